@@ -23,8 +23,7 @@ pub(crate) struct Fusions<'f> {
     /// For each linear attention whose new state and outputs are read separately: the nodes that
     /// read the state, and the nodes that read the outputs.
     parts: BTreeMap<NodeId, [Vec<NodeId>; 2]>,
-    /// Whether a node needs no code: either a kernel computes the node, or no other node reads the
-    /// node.
+    /// Whether a node needs no code: either a kernel computes the node, or no other node reads the node.
     within: Vec<bool>,
 }
 
@@ -86,8 +85,7 @@ impl<'f> Fusions<'f> {
         self.parts.get(&id)
     }
 
-    /// Whether a node needs no code of its own, because the kernel of another node computes the
-    /// node.
+    /// Whether a node needs no code of its own, because the kernel of another node computes the node.
     pub(crate) fn within(&self, id: NodeId) -> bool {
         self.within[id.index()]
     }
@@ -202,10 +200,9 @@ impl<'f> NodeUses<'f> {
         self.users[id.index()] == [user] && !self.returned[id.index()]
     }
 
-    /// Fuses the rotary embedding and the norm that compute the first operand of the main
-    /// operation, or the vectors that an append appends. The function also fuses the permutation
-    /// that moves the token axis of the operand behind the head axis. No other node may use the
-    /// result of a fused operation.
+    /// Fuses the rotary embedding and the norm that compute the first operand of the main operation, or the
+    /// vectors that an append appends. The function also fuses the permutation that moves the token axis of
+    /// the operand behind the head axis. No other node may use the result of a fused operation.
     fn prologue(&self, kernel: &mut Growing<'f, '_>) {
         let id = kernel.main;
         let writes = matches!(kernel.work.main, Op::Append(_));
@@ -372,8 +369,7 @@ struct Growth<'g, 'f> {
     /// The type of the node whose result the epilogue reads. If the epilogue combines two halves of
     /// the node's value, `ty` is the type of a half.
     ty: TensorType,
-    /// The node whose result the epilogue reads, or the two nodes that contain the halves of this
-    /// result.
+    /// The node whose result the epilogue reads, or the two nodes that contain the halves of this result.
     parts: Vec<NodeId>,
     /// The elementwise operations that the search has found so far, in order.
     joined: Vec<NodeId>,
@@ -403,9 +399,8 @@ impl<'g, 'f> Growth<'g, 'f> {
         self.parts.contains(&id) || self.joined.contains(&id)
     }
 
-    /// Whether a node is an elementwise operation that the search can add to the epilogue. Each
-    /// operand of the operation must be a value that the search found, or a value that is computed
-    /// before the epilogue.
+    /// Whether a node is an elementwise operation that the search can add to the epilogue. Each operand of
+    /// the operation must be a value that the search found, or a value that is computed before the epilogue.
     fn joins(&mut self, id: NodeId) -> bool {
         let operands = self.uses.function.operands(id);
         let elementwise = matches!(self.uses.op(id), Some(Op::Unary(_) | Op::Binary(_) | Op::Convert(_)));

@@ -1,8 +1,7 @@
-//! Decides how the program computes each node of a simplified trace: with a kernel, with an idiom
-//! or as StableHLO. The decisions of this module determine the layouts of weights, and how the
-//! program expands composite operations. In the expanded trace, kernels compute the remaining
-//! composite operations, and idioms of IREE replace certain operations. All other operations become
-//! StableHLO.
+//! Decides how the program computes each node of a simplified trace: with a kernel, with an idiom or as
+//! StableHLO. The decisions of this module determine the layouts of weights, and how the program expands
+//! composite operations. In the expanded trace, kernels compute the remaining composite operations, and
+//! idioms of IREE replace certain operations. All other operations become StableHLO.
 
 use std::collections::BTreeMap;
 
@@ -23,8 +22,7 @@ pub(crate) enum Implementation {
     Kernel(Option<StoredWeight>),
     /// An idiom (an operation in IREE's own dialects) replaces the operation of the node.
     Idiom(Op),
-    /// StableHLO code computes the node, and reads a quantized weight in the order of the
-    /// checkpoint.
+    /// StableHLO code computes the node, and reads a quantized weight in the order of the checkpoint.
     Grouped(StoredWeight),
     /// StableHLO code computes the node: the code from the converter of the operation, or the
     /// statement that StableHLO has for the operation.
@@ -111,9 +109,8 @@ impl<'t> Implementations<'t> {
         self.layouts.values().any(Result::is_ok)
     }
 
-    /// Returns the storage format of each weight, by the weight's key in the function that declares
-    /// it. If the archive stores the weight unquantized, the value in the map is an error with the
-    /// reason.
+    /// Returns the storage format of each weight, by the weight's key in the function that declares it. If
+    /// the archive stores the weight unquantized, the value in the map is an error with the reason.
     pub fn formats(&self) -> BTreeMap<String, Result<WeightFormat, DenseReason>> {
         let formats = self.layouts.iter();
         formats.map(|(key, layout)| (key.clone(), layout.map(WeightLayout::format))).collect()

@@ -78,9 +78,8 @@ pub fn resolved(quantize: &Quantization, trace: &Trace) -> Result<Quantization, 
 pub struct Weights {
     /// The storage format of the weights that matmuls read.
     pub quantize: Quantization,
-    /// Whether Tracewright's kernels compute matmuls, on targets that have kernels. Without
-    /// kernels, the module contains only StableHLO, and the archive stores weights in the order of
-    /// the checkpoint.
+    /// Whether Tracewright's kernels compute matmuls, on targets that have kernels. Without kernels, the
+    /// module contains only StableHLO, and the archive stores weights in the order of the checkpoint.
     pub kernels: bool,
     /// The number of bits of the integers to which the program rounds activations, before a matmul
     /// with a quantized weight.
@@ -95,8 +94,7 @@ impl Default for Weights {
 }
 
 impl Weights {
-    /// Returns a copy of the options with the storage [formats for a
-    /// network](resolved).
+    /// Returns a copy of the options with the storage [formats for a network](resolved).
     pub fn resolved(self, trace: &Trace) -> Result<Self, PatternError> {
         Ok(Self { quantize: resolved(&self.quantize, trace)?, ..self })
     }
@@ -212,8 +210,7 @@ fn used_otherwise(trace: &Trace) -> BTreeSet<&str> {
     other
 }
 
-/// Whether the operand at the given position of an operation may be a weight in a special memory
-/// layout.
+/// Whether the operand at the given position of an operation may be a weight in a special memory layout.
 fn may_be_stored(function: &Function, id: NodeId, position: usize) -> bool {
     let NodeKind::Op(op) = &function.node(id).kind else { return false };
     let experts = |id: NodeId| match &function.node(id).kind {

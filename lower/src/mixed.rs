@@ -1,12 +1,11 @@
 //! Mixed storage formats: if you select a format with fewer than 8 bits, the archive still stores
 //! some matrices in 8 bits.
 //!
-//! On SmolLM2 135M, with every matrix in `q4`, the mean KL divergence from the unquantized model is
-//! 0.33 nats. With the output head in `q8` and all other matrices in `q4`, the KL divergence is
-//! 0.25 nats. With the output head and the value matrices in `q8`, the KL divergence is 0.15 nats;
-//! the value matrices are 3 % of the weights in a layer. In a measurement with `tracewright quality
-//! --layers`, storing another matrix of a layer in q8 reduced the KL divergence less per added
-//! byte.
+//! On SmolLM2 135M, with every matrix in `q4`, the mean KL divergence from the unquantized model is 0.33
+//! nats. With the output head in `q8` and all other matrices in `q4`, the KL divergence is 0.25 nats. With
+//! the output head and the value matrices in `q8`, the KL divergence is 0.15 nats; the value matrices are 3 %
+//! of the weights in a layer. In a measurement with `tracewright quality --layers`, storing another matrix of
+//! a layer in q8 reduced the KL divergence less per added byte.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,8 +16,7 @@ use trace::{Function, NodeId, NodeKind, Parameter, Trace, key_pattern};
 /// weights in its layer.
 const VALUES_SHARE: f64 = 1.0 / 16.0;
 
-/// The number of elements of each matrix, by the tensor-name pattern of the matrix's key in the
-/// checkpoint.
+/// The number of elements of each matrix, by the tensor-name pattern of the matrix's key in the checkpoint.
 pub(crate) type Matrices = BTreeMap<String, usize>;
 
 /// Returns the matrices and stacks of matrices among the parameters of a trace.
@@ -89,8 +87,7 @@ fn weight(function: &Function, matmul: NodeId) -> Option<&Parameter> {
     }
 }
 
-/// Follows every path of nodes that leads to a value, and returns the weight of the last matmul on
-/// each path.
+/// Follows every path of nodes that leads to a value, and returns the weight of the last matmul on each path.
 fn weights_behind(function: &Function, value: NodeId) -> Vec<&Parameter> {
     let (mut found, mut seen, mut pending) = (Vec::new(), BTreeSet::new(), vec![value]);
     while let Some(id) = pending.pop() {

@@ -54,8 +54,7 @@ pub struct Module {
     pub tuned: BTreeMap<String, Tiling>,
 }
 
-/// A statement of a module, together with the place in the network that declares the node of the
-/// statement.
+/// A statement of a module, together with the place in the network that declares the node of the statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Statement<'a> {
     pub function: &'a str,
@@ -94,10 +93,6 @@ impl Module {
 
 /// Prints a trace of primitive operations as a StableHLO module, with legalizations for the
 /// target's compiler.
-///
-/// # Errors
-/// Returns an error if the trace contains a composite operation that is not expanded, or if a
-/// parameter has two types.
 pub fn lower(trace: &Trace, target: &Target) -> Result<Module, LowerError> {
     let legal = legalize(trace, &Legalization::needed(target))?;
     check_elements(&legal, target)?;
@@ -133,10 +128,6 @@ fn check_elements(trace: &Trace, target: &Target) -> Result<(), LowerError> {
 
 /// Prints a trace of primitive operations as StableHLO, without legalizations. Each function that
 /// is not an entry point becomes a private function, and takes its weights as arguments.
-///
-/// # Errors
-/// Returns an error if the trace contains a composite operation or a packed weight, or if a
-/// parameter has two types.
 pub fn write(trace: &Trace, dialect: Dialect) -> Result<Module, LowerError> {
     write_with(trace, dialect, Kernels::none(), &Frame::default())
 }
@@ -156,9 +147,8 @@ pub(crate) struct Frame {
     /// The MLIR attributes of each result of an entry point. In the text of the module, the
     /// attributes follow the type of the result.
     pub results: Vec<String>,
-    /// Whether the module requests the full precision of f32 for matmuls in f32. Without this
-    /// request, XLA rounds the operands of f32 matmuls on accelerators: to TF32 on NVIDIA GPUs, and
-    /// to bf16 on TPUs.
+    /// Whether the module requests the full precision of f32 for matmuls in f32. Without this request, XLA
+    /// rounds the operands of f32 matmuls on accelerators: to TF32 on NVIDIA GPUs, and to bf16 on TPUs.
     pub exact: bool,
     /// Whether Tracewright's kernels for NVIDIA GPUs compute some of the operations.
     pub cuda: bool,
@@ -245,8 +235,7 @@ struct Weight {
     ty: String,
 }
 
-/// The text of a function in the module: the header, the statements with their locations, and the
-/// end.
+/// The text of a function in the module: the header, the statements with their locations, and the end.
 struct Body {
     header: String,
     statements: Vec<(String, Provenance)>,
@@ -323,10 +312,9 @@ impl Statements for Fresh<'_> {
 }
 
 impl Writer<'_> {
-    /// Whether the module contains a constant only once, as a global for all functions. If all
-    /// elements of a constant are equal, the constant's text is short and the compiler folds the
-    /// constant. Therefore the module repeats a constant with equal elements in every function that
-    /// reads the constant.
+    /// Whether the module contains a constant only once, as a global for all functions. If all elements of a
+    /// constant are equal, the constant's text is short and the compiler folds the constant. Therefore the
+    /// module repeats a constant with equal elements in every function that reads the constant.
     fn is_global(&self, literal: &Literal) -> bool {
         self.dialect == Dialect::IreeGlobals
             && literal.as_splat().is_none()

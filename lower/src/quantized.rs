@@ -12,9 +12,8 @@ const FUSED_ROWS_ON_CUDA: usize = 8;
 pub(crate) enum QuantizedMatmul {
     /// The program rounds the activations to integers.
     Rounded(ActivationBits),
-    /// XLA multiplies the dequantized weight by the activations, without rounding the activations.
-    /// In a call with at most `fused_rows` activation rows, XLA never writes the dequantized weight
-    /// to memory.
+    /// XLA multiplies the dequantized weight by the activations, without rounding the activations. In a call
+    /// with at most `fused_rows` activation rows, XLA never writes the dequantized weight to memory.
     InXla { fused_rows: usize },
 }
 

@@ -56,8 +56,7 @@ fn parts(
     format.parts().iter().map(&mut part).collect()
 }
 
-/// Builds a matmul and the addition of its bias; the program rounds the result only once, after the
-/// addition.
+/// Builds a matmul and the addition of its bias; the program rounds the result only once, after the addition.
 fn linear(
     b: &mut Builder<'_>,
     (layout, matmul): (WeightLayout, QuantizedMatmul),

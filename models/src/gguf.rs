@@ -1,9 +1,7 @@
-//! Reads models from GGUF files. The reader converts the metadata to the keys of a `config.json`,
-//! and gives the tensors the names that the network declares. The reader also undoes the changes
-//! that the conversion to GGUF made to the weights.
-//!
-//! `docs/gguf.md` in ggml and `gguf-py/gguf/constants.py` in llama.cpp describe the metadata and
-//! the names of tensors.
+//! Reads models from GGUF files. The reader converts the metadata to the keys of a `config.json`, and gives
+//! the tensors the names that the network declares. The reader also undoes the changes that the conversion to
+//! GGUF made to the weights. `docs/gguf.md` in ggml and `gguf-py/gguf/constants.py` in llama.cpp describe the
+//! metadata and the names of tensors.
 
 mod imatrix;
 mod metadata;

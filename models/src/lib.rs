@@ -118,9 +118,6 @@ pub fn architectures() -> Vec<&'static str> {
 
 impl ModelConfig {
     /// For the file or directory `path`. Keys in `allowed` may be unknown.
-    ///
-    /// # Errors
-    /// The error lists all missing, unknown and invalid keys.
     pub fn read(path: &Path, allowed: &[String]) -> Result<Self, ConfigError> {
         Self::of(Keys::read(path)?, allowed)
     }

@@ -1,9 +1,8 @@
-//! Presets, which are published configurations of the model families. Each preset has a name.
-//!
-//! A preset contains the `config.json` of a Hugging Face repository. The file
-//! `models/presets/parameters.txt` lists the names and shapes of the parameters that HF
-//! transformers creates from the `config.json` of each preset, and the total number of parameters.
-//! A test compares the parameters in `parameters.txt` with the network in this crate.
+//! Presets, which are published configurations of the model families. Each preset has a name. A preset
+//! contains the `config.json` of a Hugging Face repository. The file `models/presets/parameters.txt` lists
+//! the names and shapes of the parameters that HF transformers creates from the `config.json` of each preset,
+//! and the total number of parameters. A test compares the parameters in `parameters.txt` with the network in
+//! this crate.
 
 use std::path::Path;
 

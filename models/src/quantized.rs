@@ -7,11 +7,9 @@ use irpa::{BlockFormat, Checkpoint};
 use ops::WeightFormat;
 use trace::{Quantization, key_pattern};
 
-/// Returns the storage formats of matmul weights that the checkpoint stores in quantized blocks. The
-/// result has the most frequent format for each pattern of checkpoint keys, and the formats of the
-/// tensors that have another one.
-///
-/// Tracewright keeps blocks for which it has a format ([`BlockFormat::ours`]), and converts all
+/// Returns the storage formats of matmul weights that the checkpoint stores in quantized blocks. The result
+/// has the most frequent format for each pattern of checkpoint keys, and the formats of the tensors that have
+/// another one. Tracewright keeps blocks for which it has a format ([`BlockFormat::ours`]), and converts all
 /// others to q8, the format with the least loss.
 pub(crate) fn stored_in(checkpoint: &Checkpoint) -> Quantization {
     let mut tensors: BTreeMap<String, Vec<(&str, Option<BlockFormat>)>> = BTreeMap::new();

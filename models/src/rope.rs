@@ -379,10 +379,9 @@ fn scalar_power(base: f32, exponent: f32) -> f32 {
     libm::pow(f64::from(base), f64::from(exponent)) as f32
 }
 
-/// For a base above 1, rounded as torch's vector function: one in sixty results is not the nearest f32.
-///
-/// It is `exp(exponent · log(base))` with short f32 polynomials for the last terms. Method and coefficients
-/// are those of Sleef's powf (1 ulp), with f64 in place of pairs of f32.
+/// For a base above 1, rounded as torch's vector function: one in sixty results is not the nearest f32. It is
+/// `exp(exponent · log(base))` with short f32 polynomials for the last terms. Method and coefficients are
+/// those of Sleef's powf (1 ulp), with f64 in place of pairs of f32.
 fn vector_power(base: f32, exponent: f32) -> f32 {
     let series = |x: f64, coefficients: &[f32]| {
         f64::from(coefficients.iter().fold(0.0, |sum: f32, c| sum.mul_add(x as f32, *c)))

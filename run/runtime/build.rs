@@ -11,10 +11,9 @@ const MINIMUM_CMAKE: (u32, u32) = (3, 26);
 /// cannot read the versions in Cargo.toml.
 const CARRIER: &str = "=0.5.0";
 
-/// The name of an environment variable that contains the path of a folder. If the variable contains
-/// the path of a folder, the build script links the libraries in the folder instead of building the
-/// libraries again. An earlier build has stored its libraries in the folder
-/// `target/…/build/tracewright-runtime-…/out/native`.
+/// The name of an environment variable that contains the path of a folder. If the variable contains the path
+/// of a folder, the build script links the libraries in the folder instead of building the libraries again.
+/// An earlier build has stored its libraries in the folder `target/…/build/tracewright-runtime-…/out/native`.
 const BUILT: &str = "TRACEWRIGHT_NATIVE";
 
 fn main() {

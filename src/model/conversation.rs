@@ -8,8 +8,7 @@ use super::messages::{Message, assistant, user};
 use super::{Completion, Model, ModelError, Pieces};
 
 impl Model {
-    /// Starts a conversation with several turns. In each turn of the conversation, the network
-    /// computes only the new tokens.
+    /// Starts a conversation with several turns, each of which computes only the new tokens.
     pub fn conversation(&self) -> Conversation {
         Conversation::new(self.clone())
     }
@@ -37,8 +36,7 @@ pub struct Conversation {
     model: Model,
     /// The messages of the conversation so far.
     pub messages: Vec<Message>,
-    /// Descriptions of the functions that the model may call, for the chat template. With `None`,
-    /// the conversation offers no functions.
+    /// Descriptions of functions that the model may call, for the chat template, or `None` for none.
     pub tools: Option<Vec<Value>>,
     /// Additional variables for the chat template, by name.
     pub variables: Map<String, Value>,
@@ -63,31 +61,20 @@ impl Conversation {
         }
     }
 
-    /// Sends a message, and waits for the whole answer.
-    ///
-    /// # Errors
-    /// Returns the same errors as [`Model::chat`] and [`Request::text`](super::Request::text). If
-    /// the function returns an error, the conversation is unchanged.
+    /// Sends a message, and waits for the whole answer. An error leaves the conversation unchanged.
     pub fn say(&mut self, message: impl Into<String>) -> Result<String, ModelError> {
         let mut turn = self.turn(message)?;
         turn.by_ref().find_map(Result::err).map_or(Ok(()), Err)?;
         Ok(turn.finish().map(|completion| completion.text).unwrap_or_default())
     }
 
-    /// Sends a message, and returns an iterator over the pieces of the answer. Call [`Turn::finish`] to add
-    /// the answer to the conversation.
-    ///
-    /// # Errors
-    /// Returns the same errors as [`say`](Self::say).
+    /// Sends a message, and returns an iterator over the answer, which [`Turn::finish`] adds.
     pub fn turn(&mut self, message: impl Into<String>) -> Result<Turn<'_>, ModelError> {
         let prepared = self.prepare(message)?;
         self.begin(prepared)
     }
 
     /// Renders and tokenizes the prompt for a message. The function does not run the network yet.
-    ///
-    /// # Errors
-    /// Returns the same errors as [`Model::chat`].
     pub fn prepare(&self, message: impl Into<String>) -> Result<PreparedTurn, ModelError> {
         let mut all = self.messages.clone();
         all.push(user(message));
@@ -104,22 +91,13 @@ impl Conversation {
         Ok(PreparedTurn { messages: all, text, prompt })
     }
 
-    /// Copies the messages of the conversation, and the state (such as the KV cache) after the
-    /// tokens of these messages. [`resume`](Self::resume) can continue the copied conversation.
-    ///
-    /// # Errors
-    /// Returns an error if the device fails.
+    /// Copies the messages, and the state (such as the KV cache) after them, for [`resume`](Self::resume).
     pub fn save(&self) -> Result<SavedSequence, ModelError> {
         let notes = json!({ "messages": self.messages, "shown": self.shown, "tokens": self.tokens });
         Ok(self.model.save(&self.tokens)?.with_notes(notes))
     }
 
-    /// Replaces this conversation by a saved conversation. The network does not compute the saved
-    /// tokens again.
-    ///
-    /// # Errors
-    /// Returns an error if `saved` belongs to another model or to weights in another format, or if
-    /// `saved` is not a conversation.
+    /// Replaces this conversation by a saved one, without computing its tokens again.
     pub fn resume(&mut self, saved: SavedSequence) -> Result<(), ModelError> {
         let notes: Notes = match serde_json::from_value(saved.notes().clone()) {
             Ok(notes) => notes,
@@ -132,9 +110,6 @@ impl Conversation {
     }
 
     /// Begins the answer to a [prepared](Self::prepare) message.
-    ///
-    /// # Errors
-    /// Returns an error if the model does not support an option.
     pub fn begin(&mut self, prepared: PreparedTurn) -> Result<Turn<'_>, ModelError> {
         let request = self.model.continue_prompt(&prepared.prompt);
         let pieces = request.options(self.options.clone()).reuse().stream()?;
@@ -170,9 +145,8 @@ impl Turn<'_> {
         self.pieces.cancel();
     }
 
-    /// Adds the message and its answer to the conversation. If you did not take all pieces, or if a
-    /// piece was an error, the conversation does not change and the result is `None`. If you
-    /// cancelled the answer before its first piece, the conversation does not change.
+    /// Adds the message and its answer. With an error or a piece left to take, nothing changes, and the result
+    /// is `None`. Nothing changes after a cancellation before the first piece, either.
     pub fn finish(self) -> Option<Completion> {
         let Self { conversation, pieces, prepared: PreparedTurn { mut messages, text, prompt } } = self;
         let completion = pieces.into_completion()?;

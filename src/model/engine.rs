@@ -1,6 +1,4 @@
-//! Runs a model on the engine thread, which owns the runtime and the network. Requests arrive on a
-//! channel of the engine thread. Each request has a listener, which receives the pieces of the
-//! text.
+//! Runs a model on the engine thread, which owns the runtime and the network. Requests arrive on a channel.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
@@ -53,8 +51,7 @@ pub(super) type Listener = Box<dyn FnMut(TextEvent) -> bool + Send>;
 pub enum TextEvent {
     /// A new piece of text that no later token can change. A piece of text can be empty.
     Piece(String),
-    /// The probabilities of the tokens that the sampler has chosen since the last event with
-    /// probabilities, if the options request probabilities.
+    /// The probabilities of tokens since the last event with some, if the options request them.
     Logprobs(Vec<TokenLogprobs>),
     /// The text has ended.
     Done(Box<Completion>),
@@ -69,15 +66,13 @@ pub struct Completion {
     pub text: String,
     /// The tokens of the text, the reason why the text ended, and the timings of the generation.
     pub generated: Generated,
-    /// Whether a stop string in the text ended the generation. If a stop string ended the text, the
-    /// text of all tokens is longer than `text`.
+    /// Whether a stop string ended the text. The text of all tokens is then longer than `text`.
     pub is_cut: bool,
     /// The number of tokens in the prompt, including the tokens whose state was reused.
     pub prompt_tokens: usize,
     /// The time until the first token, beginning when the sequence joined the batch.
     pub first_token: Option<Duration>,
-    /// The number of bytes copied between host and device during the generation. The number
-    /// includes bytes that were copied for other sequences in the same period.
+    /// The bytes copied between host and device meanwhile, also for other sequences.
     pub transfers: Transfers,
 }
 
@@ -88,24 +83,21 @@ pub struct Embedded {
     pub embeddings: Vec<Vec<f32>>,
     /// The total time of the network calls that computed the embeddings.
     pub time: Duration,
-    /// Information about building the network for the embeddings, or `None` if an earlier call
-    /// built the network.
+    /// Information about building the embedding network, or `None` if an earlier call built it.
     pub build: Option<BuildInfo>,
 }
 
 /// Properties of an open model.
 #[derive(Clone, Debug)]
 pub struct ModelInfo {
-    /// The largest number of tokens in a sequence, prompt and answer together. For an embedding
-    /// model, the limit applies to each text.
+    /// The most tokens of prompt and answer, or of each text for an embedding model.
     pub context: usize,
     /// The number of token ids in the vocabulary.
     pub vocabulary: usize,
     /// The number of sequences that the model continues in parallel.
     pub slots: usize,
-    /// Information about building and loading the model's network. For an embedding model the field
-    /// is `None`, because Tracewright builds an embedding network only when the length of the texts
-    /// is known.
+    /// Information about building and loading the model's network. For an embedding model the field is
+    /// `None`, because Tracewright builds an embedding network only when the length of the texts is known.
     pub build: Option<BuildInfo>,
     /// Warnings about the model's files.
     pub warnings: Vec<OpenWarning>,
@@ -127,8 +119,7 @@ pub(super) struct DraftSource {
     pub options: OpenOptions,
 }
 
-/// Builds the network, sends the result to `tell`, and then processes jobs until all handles of the
-/// model are dropped.
+/// Builds the network, tells the result, and processes jobs until all handles are dropped.
 pub(super) fn run(network: Unbuilt, tell: &Sender<Result<ModelInfo, ModelError>>, jobs: &Receiver<Job>) {
     let Unbuilt { files, source, tokenizer, options, draft } = network;
     let plugins = StartedPlugins::default();
@@ -225,8 +216,7 @@ impl DraftSource {
 
 enum Engine {
     Text(Box<BuildInfo>, Box<LoadedNetwork>),
-    /// An embedding network. Tracewright builds a separate embedding program for each padded length
-    /// of texts.
+    /// An embedding network. Tracewright builds a separate embedding program for each padded length of texts.
     Embedding(Box<Opened>),
 }
 
@@ -372,8 +362,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         }
     }
 
-    /// Ends the sequences that were cancelled before their first token. Another cancelled sequence ends
-    /// at its next token.
+    /// Ends sequences cancelled before their first token. Others end at their next token.
     fn leave(&mut self) {
         for index in 0..self.running.len() {
             let leaves = |one: &Running| one.first_token.is_none() && one.is_cancelled();
@@ -453,9 +442,8 @@ pub(super) fn generates_text(path: &Path) -> ModelError {
 }
 
 impl Running<'_> {
-    /// Adds a token, and sends new text to the listener as soon as no later token can change this
-    /// text. Returns `Break` if the listener ends the generation, or if the text contains a stop
-    /// string.
+    /// Adds a token, and sends new text to the listener as soon as no later token can change this text.
+    /// Returns `Break` if the listener ends the generation, or if the text contains a stop string.
     fn push(&mut self, token: u32) -> ControlFlow<()> {
         self.first_token.get_or_insert_with(|| self.start.elapsed());
         let told = self.reply.push(token).map(|piece| (self.listener)(TextEvent::Piece(piece)));
@@ -515,8 +503,7 @@ struct Embeddings<'a> {
     options: &'a OpenOptions,
     model: &'a Opened,
     plugins: StartedPlugins,
-    /// The programs that were built so far. Each key of the map is the largest number of tokens per
-    /// text that the program can process.
+    /// The programs that were built so far, by the most tokens per text.
     programs: BTreeMap<usize, Ready>,
 }
 

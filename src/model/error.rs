@@ -53,8 +53,7 @@ pub enum ModelError {
     /// The checkpoint cannot be read.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// The archive in the cache is damaged. If you delete the damaged archive, Tracewright writes a
-    /// new archive at the next start.
+    /// The archive in the cache is damaged. If you delete it, the next start writes a new one.
     #[error(transparent)]
     Cached(ArchiveError),
     /// The options set sizes that the model does not support, such as a context that is too long.
@@ -174,15 +173,13 @@ pub enum ModelError {
         /// The value of the option in the exported model.
         exported: String,
     },
-    /// The option affects the compilation, but the model is an export, whose network is already
-    /// compiled.
+    /// The option affects the compilation, but the model is an export, whose network is already compiled.
     #[error(
         "`{option}` changes the compilation, but an export is already compiled; leave the option out, or \
         export the model again with this option"
     )]
     Compiled {
-        /// The name of the option that affects the compilation, as in
-        /// [`OpenOptions`](super::OpenOptions).
+        /// The name of the option that affects the compilation, as in [`OpenOptions`](super::OpenOptions).
         option: &'static str,
     },
     /// The compilation target and the selected device are different kinds of devices.
@@ -217,8 +214,7 @@ pub enum ModelError {
         /// The variables that the template reads.
         variables: Vec<String>,
     },
-    /// The chat template exceeded a limit of time or memory, so the operating system ended the
-    /// program that renders chat templates.
+    /// The chat template exceeded a limit of time or memory, so the system ended its program.
     #[error("the model's chat template takes more memory or time than the limit allows")]
     TemplateLimit,
     /// The thread of the engine cannot be started.

@@ -41,8 +41,7 @@ pub(super) struct Inner {
 }
 
 impl Model {
-    /// Returns the properties of the model: the context length, the vocabulary size, the number of
-    /// slots, and information about the build.
+    /// Returns the properties of the model, such as its context length, and of its build.
     pub fn info(&self) -> &ModelInfo {
         &self.inner.info
     }
@@ -57,88 +56,56 @@ impl Model {
         &self.inner.text.stop_tokens
     }
 
-    /// Returns the options that the model's `generation_config.json` sets for its texts. Requests
-    /// and conversations begin with these options.
+    /// Returns the options of `generation_config.json`, with which requests and conversations begin.
     pub fn defaults(&self) -> &GenerationDefaults {
         &self.inner.text.defaults
     }
 
-    /// Renders a conversation with the model's chat template, and returns the text.
-    ///
-    /// A chat template is an untrusted program that comes with the model. Tracewright renders the
-    /// template under limits, in this process or with the program that
+    /// Renders a conversation with the model's chat template, and returns the text. A chat template is an
+    /// untrusted program that comes with the model. Tracewright renders the template under limits, in this
+    /// process or with the program that
     /// [`OpenOptions::template_program`](super::OpenOptions::template_program) sets.
-    ///
-    /// # Errors
-    /// Returns an error if there is no chat template, or if the template fails or rejects the conversation.
     pub fn render(&self, chat: &Chat) -> Result<String, ModelError> {
         self.inner.text.renderer.render(chat)
     }
 
-    /// Lists the inputs of a conversation that the chat template does not read: `tools`, or names
-    /// of variables. The returned list is empty if [`OpenOptions::template_program`](super::OpenOptions::template_program) renders the
-    /// template.
-    ///
-    /// # Errors
-    /// Returns the same errors as [`render`](Self::render).
+    /// Lists the inputs that the chat template does not read: `tools`, or names of variables. Empty with
+    /// [`OpenOptions::template_program`](super::OpenOptions::template_program).
     pub fn unread_by_template(&self, chat: &Chat) -> Result<Vec<String>, ModelError> {
         self.inner.text.renderer.unread(chat)
     }
 
-    /// Computes the logits after each token of `tokens`, as f32 [tokens, vocabulary].
-    ///
-    /// The first call of `score` builds the entry point for scores, unless you set
-    /// [`OpenOptions::score`](super::OpenOptions::score).
-    ///
-    /// # Errors
-    /// Returns an error if `tokens` is longer than the context, or if the call fails.
+    /// Computes the logits after each token, as f32 [tokens, vocabulary]. Unless you set
+    /// [`OpenOptions::score`](super::OpenOptions::score), the first call builds the entry point.
     pub fn score(&self, tokens: &[u32]) -> Result<Vec<Vec<f32>>, ModelError> {
         let (answer, scored) = channel();
         self.inner.ask(Job::Score(tokens.to_vec(), answer))?;
         scored.recv().map_err(|_| ModelError::Gone)?
     }
 
-    /// Copies the longest prefix of `tokens` that the model has already computed, together with the
-    /// state (such as the KV cache) after this prefix.
-    ///
-    /// # Errors
-    /// Returns an error if the device fails, or the model does not continue text.
+    /// Copies the longest prefix of `tokens` that is computed, with the state (such as the KV cache) after
+    /// it.
     pub fn save(&self, tokens: &[u32]) -> Result<SavedSequence, ModelError> {
         let (answer, saved) = channel();
         self.inner.ask(Job::Save(tokens.to_vec(), answer))?;
         saved.recv().map_err(|_| ModelError::Gone)?
     }
 
-    /// Puts a saved sequence into a free place of the batch. If a later request [reuses
-    /// state](super::Request::reuse) and begins with the saved tokens, the network does not compute these
-    /// tokens again.
-    ///
-    /// # Errors
-    /// Returns an error if the sequence belongs to another model or to weights in another format,
-    /// or if the batch is full.
+    /// Puts a saved sequence into a free place of the batch, for requests that [reuse
+    /// state](super::Request::reuse) and begin with its tokens.
     pub fn load(&self, saved: SavedSequence) -> Result<(), ModelError> {
         let (answer, loaded) = channel();
         self.inner.ask(Job::Load(Box::new(saved), answer))?;
         loaded.recv().map_err(|_| ModelError::Gone)?
     }
 
-    /// Computes embeddings of texts, as f32 [texts, features]. `prompt_name` selects one of the
-    /// model's prompts, such as `query`. If `prompt_name` is `None`, the function uses the model's
-    /// default prompt.
-    ///
-    /// # Errors
-    /// Returns an error if the model does not compute embeddings or has no prompt with the name
-    /// `prompt_name`, or if a text is too long.
+    /// Computes embeddings, as f32 [texts, features]. `prompt_name` selects a prompt of the model, such as
+    /// `query`, or `None` its default.
     pub fn embed(&self, texts: &[&str], prompt_name: Option<&str>) -> Result<Vec<Vec<f32>>, ModelError> {
         Ok(self.embed_tokens(self.embedding_prompts(texts, prompt_name)?)?.embeddings)
     }
 
-    /// Returns the tokens from which [`embed`](Self::embed) computes the embeddings of texts. The
-    /// returned tokens include the tokens of the model's prompt and the special tokens.
-    ///
-    /// # Errors
-    /// Returns an error if the model does not compute embeddings, or has no prompt with the name
-    /// `prompt_name`.
+    /// The tokens that [`embed`](Self::embed) reads, with those of the model's prompt and special tokens.
     pub fn embedding_prompts(
         &self,
         texts: &[&str],
@@ -154,9 +121,6 @@ impl Model {
     }
 
     /// Computes embeddings of texts. Each text is a list of token ids, including special tokens.
-    ///
-    /// # Errors
-    /// Returns an error if the model does not compute embeddings, or a text is empty or too long.
     pub fn embed_tokens(&self, texts: Vec<Vec<u32>>) -> Result<Embedded, ModelError> {
         let (answer, embedded) = channel();
         self.inner.ask(Job::Embed(texts, answer))?;

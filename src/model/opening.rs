@@ -23,39 +23,28 @@ use crate::build::BuildStep;
 use crate::export::IreeManifest;
 
 impl Model {
-    /// Opens a model with default options. `path` is a Hugging Face folder, a GGUF file, a folder
-    /// of `tracewright export`, or a name on the Hugging Face hub such as
-    /// `HuggingFaceTB/SmolLM2-135M-Instruct`.
-    ///
-    /// The first call converts the weights and compiles the modules, which takes seconds to
-    /// minutes. The cache keeps the converted weights and the modules for later calls. You need
-    /// `iree-compile` for all models except exports.
-    ///
-    /// # Errors
-    /// Returns an error if a file is missing or damaged, or the model is not supported.
+    /// Opens a model with default options. `path` is a Hugging Face folder, a GGUF file, a folder of
+    /// `tracewright export`, or a name on the Hugging Face hub such as `HuggingFaceTB/SmolLM2-135M-Instruct`.
+    /// The first call converts the weights and compiles the modules, which takes seconds to minutes. The
+    /// cache keeps the converted weights and the modules for later calls. You need `iree-compile` for all
+    /// models except exports.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ModelError> {
         Self::open_with(path, OpenOptions::default())
     }
 
-    /// Opens a model like [`open`](Self::open), with the given options.
-    ///
-    /// # Errors
-    /// Returns the same errors as [`open`](Self::open). For an exported model, the function returns
-    /// an error if an option differs from the value in the export.
+    /// Opens a model like [`open`](Self::open). It is an error if an option differs from the value in an
+    /// export.
     pub fn open_with(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, ModelError> {
         Opening::read(path, options)?.build()
     }
 }
 
-/// A model whose configuration, tokenizer and stop tokens are loaded, but whose network is not
-/// built yet. [`read`](Self::read) reports errors in the model's files before the slow compilation
-/// begins.
-///
-/// [`Model::open`] reads the files and builds the network in one call. Use `Opening` if your
-/// program chooses options from the files, for example a context that fits the length of a prompt.
+/// A model whose configuration, tokenizer and stop tokens are loaded, but whose network is not built yet.
+/// [`read`](Self::read) reports errors in the model's files before the slow compilation begins.
+/// [`Model::open`] reads the files and builds the network in one call. Use `Opening` if your program chooses
+/// options from the files, for example a context that fits the length of a prompt.
 pub struct Opening {
-    /// The options with which [`build`](Self::build) builds the network. You can change the options
-    /// for the model before you build the network.
+    /// The options with which [`build`](Self::build) builds the network; you can change them before.
     pub options: OpenOptions,
     files: ModelFiles,
     source: Source,
@@ -116,8 +105,7 @@ impl Opening {
         }
     }
 
-    /// Returns the largest number of tokens in a sequence that the model supports, or `None` if an
-    /// export lacks its `config.json`.
+    /// Returns the most tokens that the model supports, or `None` if an export lacks its `config.json`.
     pub fn max_context(&self) -> Option<usize> {
         match &self.source {
             Source::Export(_, longest) => *longest,
@@ -125,8 +113,7 @@ impl Opening {
         }
     }
 
-    /// Returns the largest number of tokens in a sequence of the network that
-    /// [`build`](Self::build) creates.
+    /// Returns the largest number of tokens in a sequence of the network that [`build`](Self::build) creates.
     pub fn context(&self) -> usize {
         match &self.source {
             Source::Export(manifest, _) => manifest.context,
@@ -137,8 +124,7 @@ impl Opening {
         }
     }
 
-    /// Returns the number of token ids in the vocabulary, or `None` if an export lacks its
-    /// `config.json`.
+    /// Returns the number of token ids in the vocabulary, or `None` if an export lacks its `config.json`.
     pub fn vocabulary(&self) -> Option<usize> {
         match &self.source {
             Source::Export(..) => None,
@@ -154,43 +140,32 @@ impl Opening {
         }
     }
 
-    /// Returns the settings with which an embedding model prepares texts, such as its prompts. The
-    /// result is `None` for models that do not compute embeddings.
+    /// Returns how an embedding model prepares texts, such as its prompts; `None` for other models.
     pub fn sentence(&self) -> Option<&SentenceConfig> {
         self.source.sentence()
     }
 
-    /// Checks that the model supports the given options for generating text. Returns the parts of the
-    /// options' schema that an answer can violate.
-    ///
-    /// # Errors
-    /// Returns an error if a setting is out of range, a schema or a grammar is not supported, or an
-    /// option needs a tokenizer that the model lacks.
+    /// Checks that the model supports the options. Returns the parts of the schema that an answer can
+    /// violate.
     pub fn check_options(&self, options: &GenerateOptions) -> Result<Vec<SchemaNote>, GenerateError> {
         let constraint = self.text.token_options(options)?.constraint;
         Ok(constraint.map_or(Vec::new(), |constraint| constraint.notes().to_vec()))
     }
 
     /// Renders a conversation with the chat template; see [`Model::render`].
-    ///
-    /// # Errors
-    /// Returns the same errors as [`Model::render`].
     pub fn render(&self, chat: &Chat) -> Result<String, ModelError> {
         self.text.renderer.render(chat)
     }
 
-    /// Chooses a context for at least `tokens` tokens, unless the options set a context. The chosen
-    /// context is a power of two, so that Tracewright compiles only a few different modules. The
-    /// chosen context never exceeds the largest context that the model supports. For an exported
-    /// model, the function does not change the context.
+    /// Chooses a context for at least `tokens` tokens, unless the options or an export set one. It is a power
+    /// of two, so that few modules are compiled, and at most the model's own limit.
     pub fn fit_context(&mut self, tokens: usize) {
         if let (Source::Checkpoint(model), None) = (&self.source, self.options.context) {
             self.options.context = Some(Plan::context_for(tokens, model.max_context()));
         }
     }
 
-    /// Checks that the model has a module for multi-token prediction, if the options request this
-    /// module.
+    /// Checks that the model has a module for multi-token prediction, if the options request this module.
     fn check_mtp(&self) -> Result<(), ModelError> {
         let (Speculation::Mtp, Source::Checkpoint(model)) = (&self.options.speculate, &self.source) else {
             return Ok(());
@@ -223,10 +198,6 @@ impl Opening {
     }
 
     /// Builds the network, and starts the engine thread.
-    ///
-    /// # Errors
-    /// Returns an error if the network or the network of the draft model does not fit into memory,
-    /// or cannot be compiled or loaded.
     pub fn build(self) -> Result<Model, ModelError> {
         self.check_mtp()?;
         let draft = self.draft()?;
@@ -247,9 +218,8 @@ impl Opening {
     }
 }
 
-/// Returns the local path of a model that is given by a path or a name. If `path` is a name on the
-/// hub and not a local path, the function returns the path of the downloaded model. For a folder
-/// `models--ORG--NAME`, the function returns the path of the current snapshot.
+/// Returns a model's local path. A name on the hub is downloaded, unless it is a local path. A folder
+/// `models--ORG--NAME` means its current snapshot.
 fn located(path: &Path, options: &OpenOptions) -> Result<PathBuf, ModelError> {
     if let Some(hub) = HubFolder::at(path) {
         return Ok(hub.snapshot()?.to_owned());

@@ -34,75 +34,54 @@ use crate::tuning::TuningSource;
 pub struct OpenOptions {
     /// The options that change the numbers of the network, such as the formats of its weights.
     pub numeric: NumericOptions,
-    /// The largest number of tokens in a sequence, prompt and answer together. The default context
-    /// is 4096 tokens, or the model's own limit if this limit is below 4096 tokens. For embedding
-    /// models, the default context is the model's own limit.
+    /// The most tokens of prompt and answer. The default is 4096, or the model's own limit if this is lower
+    /// or for embedding models.
     pub context: Option<usize>,
-    /// The number of tokens that a prefill call processes. By default, a prefill call processes 128
-    /// tokens, or the number that [`tuning`](Self::tuning) measured.
+    /// The tokens of a prefill call, by default 128 or the number that [`tuning`](Self::tuning) measured.
     pub chunk: Option<usize>,
-    /// The number of texts that the model continues in parallel. Additional texts wait until one of
-    /// the running texts ends. By default, the model continues one text at a time.
+    /// The number of texts in parallel, by default one. Additional texts wait until one ends.
     pub slots: usize,
-    /// The device that runs the network. The default device is the CPU. For an exported model, the
-    /// default device is the device for which the network was compiled.
+    /// The device that runs the network, by default the CPU, or the one of an exported model.
     pub device: Option<DeviceName>,
-    /// The target for which the network is compiled. By default, the compiler builds the network
-    /// for the selected device on this machine.
+    /// The target of the compilation, by default the selected device on this machine.
     pub target: Option<Target>,
-    /// The path of the PJRT plugin that runs the network. If you set a plugin, the plugin's XLA
-    /// compiles and runs the network on the plugin's device. The plugin's code runs in this
-    /// process. By default, IREE runs the network.
+    /// The PJRT plugin whose XLA compiles and runs the network on its device, with code in this process. By
+    /// default, IREE runs the network.
     pub plugin: Option<PathBuf>,
-    /// The value of the environment variable `XLA_FLAGS`, which the plugin reads. The cache key of
-    /// an executable contains the XLA flags. By default, the string of XLA flags is empty.
+    /// The value of `XLA_FLAGS` for the plugin, by default empty. An executable's cache key contains it.
     pub xla_flags: String,
     /// A grid of the plugin's devices with named axes, over which XLA partitions the network. The
     /// mesh begins with the plugin's first device. By default, the network runs on one device.
     pub mesh: Option<Mesh>,
-    /// The rules that divide axes of tensors along axes of the mesh. The rules in this list
-    /// override or extend the rules in the network's declaration. The rule `experts=model` gives
-    /// each device whole experts.
+    /// The rules that divide tensors along axes of the mesh, beyond those of the declaration. The rule
+    /// `experts=model` gives each device whole experts.
     pub shard: Vec<ShardRule>,
-    /// The number of worker threads that run the network. With 0 worker threads, Tracewright uses
-    /// one thread per core. XLA ignores the number of worker threads.
+    /// The number of worker threads, or 0 for one per core. XLA ignores it.
     pub threads: usize,
-    /// The source of the tile sizes of kernels. By default, Tracewright uses the measurements of
-    /// `tracewright tune` on this machine.
+    /// The source of tile sizes, by default the measurements of `tracewright tune` on this machine.
     pub tuning: Option<TuningSource>,
-    /// Whether to build the entry point for [`score`](super::Model::score) when the model is
-    /// opened. If `score` is false, the first call of [`score`](super::Model::score) builds the
-    /// entry point for scores.
+    /// Whether to build the entry point for [`score`](super::Model::score) now, not in its first call.
     pub score: bool,
-    /// The method by which Tracewright proposes draft tokens. One call of the model verifies
-    /// several draft tokens.
+    /// How to propose draft tokens, several of which one call of the model verifies.
     pub speculate: Speculation,
     /// Whether to compare all weights with the hashes in the archive before loading the weights.
     pub verify: bool,
-    /// Unknown keys of `config.json` that Tracewright ignores. Unknown keys that are not in this
-    /// list are errors.
+    /// Unknown keys of `config.json` that Tracewright ignores. All others are errors.
     pub allow_config_keys: Vec<String>,
-    /// The function that reads the configuration of a network. To add your own architectures, set a
-    /// function of your own.
+    /// Reads the configuration of a network. Set a function of your own to add architectures.
     pub read: ReadModel,
-    /// The compiler. By default, Tracewright runs `iree-compile` from the `PATH`. An exported model
-    /// needs no compiler, because its network is already compiled.
+    /// The compiler, by default `iree-compile` from the `PATH`. An exported model needs none.
     pub compiler: Option<Compiler>,
-    /// The cache folder for compiled modules and archives of converted weights. By default, the
-    /// cache folder is `tracewright` in the user's cache folder.
+    /// The folder for compiled modules and converted weights, by default `tracewright` in the user's cache.
     pub cache: Option<PathBuf>,
-    /// The Hugging Face hub from which Tracewright downloads models, and the cache of the hub. By
-    /// default, Tracewright uses the public hub without a token, and the cache `huggingface/hub` in
-    /// the user's cache folder.
+    /// The Hugging Face hub and its cache. By default, the public hub without a token, and `huggingface/hub`
+    /// in the user's cache folder.
     pub hub: Option<Hub>,
-    /// A program that renders chat templates in a separate process. By default, Tracewright renders
-    /// chat templates in this process, under the limits of the template engine.
+    /// Renders chat templates in a separate process; by default this process does so within limits.
     pub template_program: Option<TemplateProgram>,
-    /// A program that follows JSON schemas and grammars in separate processes. By default, Tracewright
-    /// follows schemas and grammars in this process, which a hostile schema can end.
+    /// Follows schemas in separate processes. By default, this process does, which a hostile schema can end.
     pub constraint_program: Option<ConstraintProgram>,
-    /// A function that receives each slow step of opening a model, and can stop the opening. By
-    /// default, no function receives the steps of opening a model.
+    /// Receives each slow step of opening a model, and can stop the opening; by default none.
     pub watch: Option<WatchOpen>,
 }
 
@@ -119,8 +98,7 @@ pub enum Speculation {
     /// No method proposes draft tokens, and each call of the network generates one token.
     #[default]
     Off,
-    /// Draft tokens are copied from the text. If the last tokens also occur earlier in the prompt
-    /// or the answer, the drafter proposes the tokens after the earlier occurrence.
+    /// Copies draft tokens from after an earlier occurrence of the last tokens in prompt or answer.
     Lookup,
     /// A smaller model with the same tokenizer proposes draft tokens.
     Draft(PathBuf),
@@ -158,16 +136,14 @@ impl fmt::Display for Speculation {
 #[error("`{0}` is not a drafting method, expected `off`, `lookup`, `draft=MODEL` or `mtp`")]
 pub struct UnknownSpeculation(String);
 
-/// A function that receives each step of opening a model. Tracewright calls the function on the
-/// thread that runs the step.
+/// A function that receives each step of opening a model, on the thread that runs the step.
 #[derive(Clone)]
 pub struct WatchOpen(Arc<Mutex<WatchStep>>);
 
 type WatchStep = dyn FnMut(BuildStep) -> ControlFlow<()> + Send;
 
 impl WatchOpen {
-    /// Wraps a function that receives the steps of opening a model. To stop opening the model, the
-    /// wrapped function returns [`ControlFlow::Break`].
+    /// Wraps a function that can return [`ControlFlow::Break`] to stop opening the model.
     pub fn new(watch: impl FnMut(BuildStep) -> ControlFlow<()> + Send + 'static) -> Self {
         Self(Arc::new(Mutex::new(watch)))
     }
@@ -186,8 +162,7 @@ impl fmt::Debug for WatchOpen {
     }
 }
 
-/// Returns the default folder for compiled modules and archives of converted weights, which is in
-/// the user's cache folder. Returns `None` if the user has no home folder.
+/// Returns the default folder in the user's cache folder, or `None` without a home folder.
 pub fn cache_folder() -> Option<PathBuf> {
     Some(etcetera::choose_base_strategy().ok()?.cache_dir().join("tracewright"))
 }
@@ -242,9 +217,8 @@ impl OpenOptions {
         self.cache.clone().or_else(cache_folder).ok_or(ModelError::NoCache)
     }
 
-    /// Checks the options for running a network on a mesh of devices. Only XLA can run a network on
-    /// a mesh. A mesh begins with the first device, so the options must not select any device
-    /// except the first.
+    /// Checks the options for running a network on a mesh of devices. Only XLA can run a network on a mesh. A
+    /// mesh begins with the first device, so the options must not select any device except the first.
     pub(super) fn check_mesh(&self) -> Result<(), ModelError> {
         let Some(mesh) = &self.mesh else {
             return match self.shard.first() {
@@ -259,8 +233,7 @@ impl OpenOptions {
         }
     }
 
-    /// Returns the options for the draft model. The draft model uses the same engine and device as
-    /// the large model, and continues one sequence.
+    /// Returns the draft model's options: the same engine and device, and one sequence.
     pub(super) fn of_draft(&self) -> Self {
         Self {
             device: self.device,
@@ -285,8 +258,7 @@ impl OpenOptions {
     }
 }
 
-/// Caches the result of the last conversion of options to token ids. The conversion of a schema or
-/// a grammar is slow, and the turns of a chat usually use the same schema or grammar.
+/// Caches the last conversion to token ids, because schemas convert slowly and chats usually repeat them.
 #[derive(Clone, Default)]
 pub(super) struct TokenOptionsCache(Arc<Mutex<Option<(GenerateOptions, TokenOptions)>>>);
 

@@ -1,5 +1,4 @@
-//! Renders chat templates in this process or in a separate process. Chat templates are untrusted
-//! programs.
+//! Renders chat templates in this process or in a separate process. Chat templates are untrusted programs.
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -25,8 +24,7 @@ pub struct TemplateProgram {
     pub program: PathBuf,
     /// The arguments that the program gets before the model's path.
     pub arguments: Vec<OsString>,
-    /// The names of environment variables that the template program does not inherit from this
-    /// process.
+    /// The names of environment variables that the template program does not inherit from this process.
     pub without: Vec<OsString>,
 }
 
@@ -35,8 +33,7 @@ pub struct TemplateProgram {
 pub struct TemplateRequest {
     /// The messages of the conversation, which are JSON objects with the keys `role` and `content`.
     pub messages: Vec<Value>,
-    /// Descriptions of the functions that the model may call. With `None`, the request offers no
-    /// functions.
+    /// Descriptions of the functions that the model may call. With `None`, the request offers no functions.
     pub tools: Option<Vec<Value>>,
     /// Additional variables for the template, by name.
     pub variables: Map<String, Value>,
@@ -107,8 +104,7 @@ impl Renderer {
         }
     }
 
-    /// Lists the inputs of a conversation that the chat template does not read. The returned list
-    /// is empty if a separate program renders the template.
+    /// Lists the inputs that the chat template does not read; empty if a separate program renders it.
     pub fn unread(&self, chat: &Chat) -> Result<Vec<String>, ModelError> {
         let TemplateFrom::Files(files) = &self.from else { return Ok(Vec::new()) };
         let unread = self.template(files)?.unread(chat).map_err(GenerateError::from)?;

@@ -14,12 +14,8 @@ use super::handle::{Inner, Model};
 use super::messages::Message;
 
 impl Model {
-    /// Creates a request that answers a conversation with the model's chat template. You can build
-    /// messages with [`user`](super::user), [`system`](super::system) and [`assistant`](super::assistant).
-    ///
-    /// # Errors
-    /// Returns an error if the model has no tokenizer or no chat template, or if the template rejects the
-    /// conversation.
+    /// Creates a request that answers a conversation with the chat template. You can build messages with
+    /// [`user`](super::user), [`system`](super::system) and [`assistant`](super::assistant).
     pub fn chat(&self, messages: impl IntoIterator<Item = Message>) -> Result<Request, ModelError> {
         let messages = messages.into_iter().map(|message| message.json()).collect();
         let chat = Chat { messages, add_generation_prompt: true, ..Chat::default() };
@@ -28,9 +24,6 @@ impl Model {
     }
 
     /// Creates a request that continues the text `prompt`, without a chat template.
-    ///
-    /// # Errors
-    /// Returns an error if the model has no tokenizer.
     pub fn generate(&self, prompt: &str) -> Result<Request, ModelError> {
         Ok(self.continue_prompt(self.inner.text.tokenizer()?.encode(prompt)?))
     }
@@ -75,9 +68,8 @@ impl Request {
         self
     }
 
-    /// Allows the model to [reuse](Prompt::reuse) the state of an earlier sequence that begins with
-    /// the same tokens as the prompt. The network then processes only the tokens after the reused
-    /// ones.
+    /// Allows the model to [reuse](Prompt::reuse) the state of an earlier sequence that begins with the same
+    /// tokens as the prompt. The network then processes only the tokens after the reused ones.
     pub fn reuse(mut self) -> Self {
         self.prompt.reuse = true;
         self
@@ -89,8 +81,7 @@ impl Request {
         self
     }
 
-    /// Sets the temperature of the sampler. With the temperature 0, the sampler always takes the
-    /// most likely token.
+    /// Sets the sampler's temperature. With 0, the sampler always takes the most likely token.
     pub fn temperature(mut self, temperature: f32) -> Self {
         self.options.sampling.temperature = temperature;
         self
@@ -102,8 +93,7 @@ impl Request {
         self
     }
 
-    /// Sets a stop string: the generation ends before the stop string appears in the text. To set
-    /// several stop strings, you can call this method several times.
+    /// Adds a stop string: the generation ends before it appears in the text.
     pub fn stop(mut self, text: impl Into<String>) -> Self {
         self.options.stop.push(text.into());
         self
@@ -115,8 +105,7 @@ impl Request {
         self
     }
 
-    /// Includes the names of the given special tokens in the text, such as `[TOOL_CALLS]` before a
-    /// function call. By default, special tokens have no text.
+    /// Includes the names of special tokens in the text, such as `[TOOL_CALLS]`. By default they have none.
     pub fn show(mut self, special_tokens: Vec<String>) -> Self {
         self.shown = special_tokens;
         self
@@ -127,24 +116,16 @@ impl Request {
         &self.prompt
     }
 
-    /// Starts the generation, and returns an iterator over pieces of text.
-    ///
-    /// # Errors
-    /// Returns an error if the model does not support an option. The iterator returns errors of the
-    /// running generation as items.
+    /// Starts the generation, and returns an iterator over pieces of text, or errors during it.
     pub fn stream(self) -> Result<Pieces, ModelError> {
         let (send, events) = channel();
         let running = self.listen(move |event| send.send(event).is_ok())?;
         Ok(Pieces { events: Some(events), completion: None, running })
     }
 
-    /// Starts the generation. `listener` receives the events of the text on the engine's thread,
-    /// and returns whether the generation continues. The listener must not block, because all texts
-    /// of the model wait for the listener. The listener must not own a handle of the model.
+    /// Starts the generation. `listener` receives events on the engine's thread, and returns whether to
+    /// continue. It must not block, as all texts wait for it, and must not own a handle of the model.
     /// Dropping the returned value stops the generation.
-    ///
-    /// # Errors
-    /// Returns the same errors as [`stream`](Self::stream).
     pub fn listen(
         self,
         listener: impl FnMut(TextEvent) -> bool + Send + 'static,
@@ -161,18 +142,11 @@ impl Request {
     }
 
     /// Waits for the whole text.
-    ///
-    /// # Errors
-    /// Returns an error if the model does not support an option, the prompt is too long, or a call fails.
     pub fn text(self) -> Result<String, ModelError> {
         Ok(self.complete()?.text)
     }
 
-    /// Waits for the whole text, and returns the text together with the tokens and the timings of
-    /// the generation.
-    ///
-    /// # Errors
-    /// Returns the same errors as [`text`](Self::text).
+    /// Waits for the whole text, and returns it with the tokens and the timings.
     pub fn complete(self) -> Result<Completion, ModelError> {
         let mut pieces = self.stream()?;
         pieces.by_ref().find_map(Result::err).map_or(Ok(()), Err)?;
@@ -184,8 +158,7 @@ impl IntoIterator for Request {
     type Item = Result<String, ModelError>;
     type IntoIter = Pieces;
 
-    /// Starts the generation. If the model does not support an option, the iterator yields only the
-    /// error.
+    /// Starts the generation. If the model does not support an option, the iterator yields only the error.
     fn into_iter(self) -> Pieces {
         let model = self.model.clone();
         self.stream().unwrap_or_else(|error| {
@@ -198,17 +171,15 @@ impl IntoIterator for Request {
     }
 }
 
-/// An iterator over the pieces of a text, which yields each piece as soon as the model has
-/// generated the piece. Each piece is a `String` that is not empty. Dropping the iterator stops the
-/// generation.
+/// An iterator over the pieces of a text, which yields each piece as soon as the model has generated the
+/// piece. Each piece is a `String` that is not empty. Dropping the iterator stops the generation.
 pub struct Pieces {
     events: Option<Receiver<TextEvent>>,
     completion: Option<Completion>,
     running: Running,
 }
 
-/// A sequence that the model is generating, or that waits for the batch. Dropping a `Running` value
-/// stops the generation.
+/// A sequence in, or waiting for, the batch. Dropping a `Running` value stops the generation.
 pub struct Running {
     cancelled: Arc<AtomicBool>,
     notes: Vec<SchemaNote>,
@@ -235,9 +206,8 @@ impl Drop for Running {
 }
 
 impl Pieces {
-    /// Ends the generation after the next token. The iterator still returns the text up to the last
-    /// token, and [`completion`](Self::completion) reports
-    /// [`Finish::Cancelled`](generate::Finish::Cancelled).
+    /// Ends the generation after the next token. The iterator still returns the text up to the last token,
+    /// and [`completion`](Self::completion) reports [`Finish::Cancelled`](generate::Finish::Cancelled).
     pub fn cancel(&self) {
         self.running.cancel();
     }
@@ -247,9 +217,7 @@ impl Pieces {
         self.running.notes()
     }
 
-    /// Returns the next item of the iterator, or `Pending` if no item arrives within `time`. If the
-    /// result is `Pending`, the caller can do other work before the caller calls this function
-    /// again.
+    /// Returns the next item, or `Pending` if none arrives within `time`; you can then call this again.
     pub fn next_within(&mut self, time: Duration) -> Poll<Option<Result<String, ModelError>>> {
         loop {
             let Some(events) = &self.events else { return Poll::Ready(None) };
@@ -292,8 +260,7 @@ impl Pieces {
         self.completion
     }
 
-    /// Returns the tokens and timings of the text after the iterator has ended without an error.
-    /// Before the iterator has ended, the result is `None`.
+    /// Returns tokens and timings, or `None` until the iterator has ended without an error.
     pub fn completion(&self) -> Option<&Completion> {
         self.completion.as_ref()
     }

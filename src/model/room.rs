@@ -4,8 +4,7 @@ use std::thread;
 
 use super::error::ModelError;
 
-/// Stack size in bytes of threads that parse or render untrusted input, which may be deeply nested.
-/// The operating system allocates only the part of a stack that the thread really uses.
+/// Stack bytes of threads for nested untrusted input. The system allocates only the part that is used.
 pub const STACK: usize = 256 << 20;
 
 /// Runs `work` on a thread with a large stack, because the input of `work` may be deeply nested.

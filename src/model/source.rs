@@ -1,6 +1,5 @@
-//! Loads the network at a path. If the path contains an export, Tracewright loads the network
-//! directly. If the path contains a checkpoint, Tracewright first converts the weights and compiles
-//! the network.
+//! Loads the network at a path. If the path contains an export, Tracewright loads the network directly. If
+//! the path contains a checkpoint, Tracewright first converts the weights and compiles the network.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -33,8 +32,7 @@ pub(super) const CONTEXT: usize = 4096;
 
 /// The two kinds of models to which a path can refer: an export or a checkpoint.
 pub(super) enum Source {
-    /// An exported model, and the largest context of the model if the export contains the model's
-    /// configuration.
+    /// An exported model, and its largest context if the export contains its configuration.
     Export(Box<IreeManifest>, Option<usize>),
     /// A checkpoint.
     Checkpoint(Box<Opened>),
@@ -49,22 +47,17 @@ pub(super) struct Ready {
 /// Information about building and loading a network.
 #[derive(Clone, Debug)]
 pub struct BuildInfo {
-    /// The time for compiling the module, or for reading the module from the cache. For an exported
-    /// model, the time is zero, because the network is already compiled.
+    /// The time to compile the module or read it from the cache; zero for an exported model.
     pub compile: Duration,
     /// The time that loading the program took.
     pub load: Duration,
-    /// The text of the module. The field is `None` for an exported model, and for a network that
-    /// XLA runs.
+    /// The text of the module. The field is `None` for an exported model, and for a network that XLA runs.
     pub module: Option<Module>,
-    /// The options with which Tracewright called IREE's compiler. The field is `None` for an
-    /// exported model, and for a network that XLA runs.
+    /// The options for IREE's compiler; `None` for an exported model, or with XLA.
     pub options: Option<CompileOptions>,
-    /// The weights that the program reads, in the formats in which the device stores the weights.
-    /// The list is empty for an exported model.
+    /// The weights that the program reads, in the device's formats; empty for an exported model.
     pub parameters: Vec<Parameter>,
-    /// The path of the archive with the weights. If XLA runs the network without computed weights,
-    /// the field contains the path of the model.
+    /// The path of the archive with the weights, or of the model for XLA without computed weights.
     pub archive: PathBuf,
     /// Statistics about writing the archive, or `None` if the archive already existed.
     pub baked: Option<Baked>,
@@ -77,8 +70,7 @@ pub struct BuildInfo {
 }
 
 impl Source {
-    /// Determines the kind of a model. The returned list contains warnings about the
-    /// model's files.
+    /// Determines the kind of a model. The returned list contains warnings about the model's files.
     pub fn read(files: &ModelFiles, options: &OpenOptions) -> Result<(Self, Vec<OpenWarning>), ModelError> {
         let path = files.path();
         if !files.is_gguf() {
@@ -93,8 +85,7 @@ impl Source {
         Ok((Self::Checkpoint(Box::new(fitted.network)), fitted.warnings))
     }
 
-    /// Returns the settings with which an embedding model prepares texts. The result is `None` for
-    /// a model that computes no embeddings.
+    /// Returns how an embedding model prepares texts; `None` for other models.
     pub fn sentence(&self) -> Option<&SentenceConfig> {
         match self {
             Self::Export(..) => None,
@@ -161,8 +152,7 @@ pub(super) fn open_export(
     Ok(Ready { program, build })
 }
 
-/// Converts the weights of a checkpoint, and compiles and loads the checkpoint's network. If the
-/// options request scores, the program contains the entry point for scores.
+/// Converts a checkpoint's weights, and compiles and loads its network, with scores if requested.
 pub(super) fn build_checkpoint(
     files: &ModelFiles,
     model: Opened,
@@ -189,8 +179,7 @@ pub(super) fn build_checkpoint(
     Ok(Ready { build: BuildInfo { damaged, ..ready.build }, ..ready })
 }
 
-/// Compiles a checkpoint's network with a PJRT plugin, and copies the weights to the plugin's
-/// devices.
+/// Compiles a checkpoint's network with a PJRT plugin, and copies the weights to the plugin's devices.
 fn build_in_xla(
     files: &ModelFiles,
     model: Opened,
@@ -299,10 +288,6 @@ fn verify(archive: &Archive, options: &OpenOptions) -> Result<(), ArchiveError> 
 }
 
 /// Returns the compiler's target: the given target, or a description of the device on this machine.
-///
-/// # Errors
-/// Returns an error if the target and the selected device are different kinds of devices, or if the
-/// device is missing.
 pub fn choose_target(name: DeviceName, target: Option<&Target>) -> Result<Target, ModelError> {
     match (target, name.kind) {
         (Some(target), device) if target.device != device => {

@@ -1,5 +1,4 @@
-//! Loads the parts of a model that handle text: the tokenizer, the chat template and the stop
-//! tokens.
+//! Loads the parts of a model that handle text: the tokenizer, the chat template and the stop tokens.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};

@@ -43,7 +43,7 @@ const LIKE_OTHERS: [&str; 25] = [
     "smollm3",
 ];
 
-/// Whether the short form leaves this fixture to others of [`LIKE_OTHERS`].
+/// Whether the short form leaves this fixture to others, because another one has its operations.
 pub fn is_left_out(fixture: &str) -> bool {
     !is_wanted() && LIKE_OTHERS.contains(&fixture)
 }

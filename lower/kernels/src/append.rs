@@ -1,5 +1,4 @@
-//! A kernel that stores new key or value vectors in the slots of a KV cache. The kernel neither
-//! reads nor writes the slots that keep their old vectors.
+//! Stores new key or value vectors in slots of a KV cache, without access to all other slots.
 
 use ops::ElementType;
 use ops::ops::Append;

@@ -1,5 +1,4 @@
-//! A kernel that multiplies rows of integers by their scales. The module calls the dequantization
-//! kernel if no attention kernel reads the quantized integers directly.
+//! Multiplies rows of integers by their scales, if no attention kernel reads the integers directly.
 
 use ops::TensorType;
 use ops::ops::Dequantize;

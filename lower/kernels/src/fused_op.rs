@@ -1,5 +1,4 @@
-//! [`FusedOp`] is an operation together with its prologue and epilogue. A fused operation is
-//! computed by a single kernel.
+//! [`FusedOp`] is an operation with its prologue and epilogue, computed by a single kernel.
 
 use ops::ops::{BinaryKind, RmsNorm, Rope, UnaryKind};
 use ops::{ElementType, Op, Real, TensorType};
@@ -7,11 +6,9 @@ use ops::{ElementType, Op, Real, TensorType};
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::{lane, math};
 
-/// A main operation, and the operations around it that the same kernel computes.
-///
-/// In the list of operands, the operands of the main operation come first. The operands of the
-/// fused operations follow in this order: the norm's weight, the cosine and sine tables, the scales
-/// of quantized keys and values, and the epilogue's operands.
+/// A main operation, and those around it in the same kernel. The main operation's operands come first. Then
+/// follow the norm's weight, cosine and sine tables, scales of quantized keys and values, and the epilogue's
+/// operands.
 #[derive(Clone, Debug)]
 pub struct FusedOp<'a> {
     pub main: &'a Op,
@@ -32,24 +29,20 @@ pub struct FusedPrologue<'a> {
     pub rope: Option<(&'a Rope, [&'a TensorType; 2])>,
 }
 
-/// How the operands and the result of a kernel lie in memory, where this differs from the main
-/// operation's own operands and result.
+/// How operands and result of a kernel lie in memory, if not as the main operation's own.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FusedLayout {
-    /// The place of each token in the operand that the prologue computes, if the token axis comes
-    /// before the head axis.
+    /// The place of each token in the prologue's operand, if the token axis comes before the head axis.
     pub tokens: Option<Tokens>,
     /// Whether attention reads quantized keys and values.
     pub quantized: bool,
     /// Whether the token axis of the attention result comes before the head axis.
     pub by_token: bool,
-    /// The number of features that the kernel computes of each attention result, if later operations
-    /// read only the first features. `None` means all features.
+    /// The features of each attention result that later operations read, the first ones; `None` for all.
     pub kept: Option<usize>,
 }
 
-/// Describes an operand that is a slice of a matrix `[tokens, stride]`, with one matrix row per
-/// token.
+/// Describes an operand that is a slice of a matrix `[tokens, stride]`, with one matrix row per token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tokens {
     pub stride: usize,
@@ -58,8 +51,7 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// Returns the suffix of a kernel's name that identifies the stride and the start of the
-    /// operand.
+    /// Returns the suffix of a kernel's name that identifies the stride and the start of the operand.
     pub(crate) fn name(self) -> String {
         format!("_tokens{}x{}", self.from, self.stride)
     }
@@ -84,14 +76,11 @@ impl FusedPrologue<'_> {
     }
 }
 
-/// The elementwise operations that the kernel applies to each number of a result before the kernel
-/// stores the number. Each elementwise operation can use the results of earlier operations in the
-/// list. The kernel stores the result of the last operation in the list; if the list is empty, the
-/// kernel stores the unchanged result.
+/// Elementwise operations on each number of a result before it is stored. Each can use earlier results in the
+/// list, and the last one is stored, or the number itself from an empty list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Epilogue {
-    /// Whether the epilogue combines the two halves of the result's last axis, such as the gate and
-    /// the up projection.
+    /// Whether it combines the halves of the result's last axis, such as the gate and the up projection.
     pub halves: bool,
     pub steps: Vec<TailStep>,
     /// For each operand of the epilogue, how the epilogue broadcasts the operand to the output.
@@ -105,12 +94,10 @@ pub struct TailStep {
     pub element: ElementType,
 }
 
-/// One elementwise operation of an epilogue. The operation refers to the result of an earlier
-/// operation by the index of the earlier operation.
+/// One elementwise operation of an epilogue, which names an earlier operation by its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EpilogueOp {
-    /// The result of the main operation; if the epilogue combines two halves, the variant selects
-    /// the first or the second half.
+    /// The result of the main operation, or its first or second half if the epilogue combines halves.
     Result(usize),
     /// An operand of the epilogue.
     Operand(usize),
@@ -138,8 +125,7 @@ impl EpilogueOp {
 pub enum Broadcast {
     /// The operand has the given element type and the same shape as the result.
     Everywhere(ElementType),
-    /// The operand has one number, of the given element type, for each index of the result's last
-    /// axis.
+    /// The operand has one number, of the given element type, for each index of the result's last axis.
     LastAxis(ElementType),
 }
 
@@ -177,9 +163,8 @@ impl Epilogue {
 }
 
 impl<'k> End<'k> {
-    /// Applies the epilogue to 16 numbers of a row, and stores all 16 numbers or only the numbers
-    /// that the mask selects. `result` contains 16 numbers of the main operation's result; if the
-    /// epilogue combines two halves, `result` contains 16 numbers of each half.
+    /// Applies the epilogue to 16 numbers of a row, and stores those that the mask selects. `result` has 16
+    /// numbers, of each half if it combines two.
     pub(crate) fn write(
         &self,
         code: &'k Code,

@@ -1,10 +1,7 @@
-//! Tracewright's own kernels for operations for which `iree-compile` generates slow code, such as
-//! matmuls with packed weights.
-//!
-//! A kernel is MLIR text. The text of a kernel is in the same MLIR module as the StableHLO code
-//! that calls the kernel. Therefore `iree-compile` can compile a kernel for every processor that
-//! `iree-compile` supports. The target decides which kernel computes an operation. If the target
-//! has no kernel for an operation, the module computes the operation with StableHLO code.
+//! Kernels for operations for which `iree-compile` generates slow code, such as matmuls with packed weights.
+//! A kernel is MLIR text in the module of the StableHLO code that calls it, so `iree-compile` can compile it
+//! for all its processors. The target decides which kernel computes an operation, or StableHLO code without
+//! one.
 
 mod append;
 mod attention;
@@ -60,22 +57,19 @@ enum Serving<'w> {
     Norm(&'w RmsNorm),
 }
 
-/// The kernels that a module can use: the kernels that the target supports, and the kernels that
-/// the module's code calls.
+/// The kernels that the target supports, and those that the module's code calls.
 pub struct Kernels {
     isa: Option<Isa>,
     tuning: BTreeMap<String, Tiling>,
     /// The tilings from tuning files that the module uses.
     tuned: BTreeMap<String, Tiling>,
     called: BTreeMap<String, Kernel>,
-    /// The epilogues of the kernels that the module calls. The name of a kernel contains the index
-    /// of the kernel's epilogue in the list of epilogues.
+    /// The epilogues of the called kernels, whose names contain an index in this list.
     tails: Vec<Epilogue>,
 }
 
 impl Kernels {
-    /// Creates the set of kernels that a target supports. The set is empty if the processor
-    /// features of the target are unknown.
+    /// Creates the set of a target's kernels, empty if the processor features are unknown.
     pub fn of(target: &Target) -> Self {
         Self { isa: Isa::of(target), tuning: target.tuning.kernels.clone(), ..Self::none() }
     }
@@ -89,8 +83,7 @@ impl Kernels {
         self.isa.is_none()
     }
 
-    /// Whether a kernel supports a weight of the given shape and format, for matmuls with any
-    /// number of activation rows and also for row lookups.
+    /// Whether a kernel supports this weight, for any number of activation rows and for row lookups.
     pub fn serve(&self, format: WeightFormat, outputs: usize, inputs: usize) -> bool {
         self.isa.is_some()
             && outputs > 0
@@ -98,14 +91,12 @@ impl Kernels {
             && (format.element().is_some() || inputs <= quantized::LONGEST)
     }
 
-    /// Whether one kernel can compute the main operation, the prologue and the epilogue of a fused
-    /// operation.
+    /// Whether one kernel can compute the main operation, the prologue and the epilogue of a fused operation.
     pub fn can_do(&self, work: &FusedOp<'_>) -> bool {
         self.serving(work).is_some()
     }
 
-    /// The kernel that computes the main operation, the prologue and the epilogue of a fused
-    /// operation.
+    /// The kernel that computes the main operation, the prologue and the epilogue of a fused operation.
     fn serving<'w>(&self, work: &'w FusedOp<'_>) -> Option<Serving<'w>> {
         let isa = self.isa?;
         let (FusedPrologue { norm, rope }, epilogue) = (work.prologue, &work.epilogue);
@@ -134,8 +125,7 @@ impl Kernels {
         })
     }
 
-    /// Returns the call of a fused operation's kernel, as the right-hand side of a statement. The
-    /// function returns `None` if no kernel supports the fused operation.
+    /// Returns the call of a fused operation as a right-hand side, or `None` without a kernel for it.
     pub fn call(
         &mut self,
         statements: &mut dyn Statements,
@@ -192,9 +182,8 @@ impl Kernels {
         })
     }
 
-    /// Writes the call of the kernel of a fused linear attention. Returns the names of the two parts of
-    /// the operation's result: the new state matrices, and the outputs of the tokens. The function
-    /// returns `None` if the operation is not linear attention, or no kernel supports the operation.
+    /// Calls the kernel of a fused linear attention. Returns the names of the new state matrices and of the
+    /// outputs, or `None` for another operation or without a kernel.
     pub fn call_in_parts(
         &mut self,
         statements: &mut dyn Statements,
@@ -223,8 +212,7 @@ impl Kernels {
         [0, 1].map(|part| format!("{both}#{part}"))
     }
 
-    /// Returns the tiling for the fused operation `work`: the tiling from the tuning file if the
-    /// file has one, otherwise the tiling `usual`.
+    /// Returns the tiling for the fused operation `work` from the tuning file, or else `usual`.
     fn tiling(&mut self, work: String, usual: Tiling) -> Tiling {
         match self.tuning.get(&work) {
             Some(&tiling) => *self.tuned.entry(work).or_insert(tiling),
@@ -237,8 +225,7 @@ impl Kernels {
         &self.tuned
     }
 
-    /// Returns the tilings of a fused matmul or a fused attention that are worth measuring; `None`
-    /// for other operations.
+    /// The tilings of a fused matmul or attention that are worth measuring; `None` for others.
     pub fn tilings(&self, work: &FusedOp<'_>) -> Option<Tilings> {
         match self.serving(work)? {
             Serving::Matmul(product) => Some(product.tilings()),
@@ -264,8 +251,7 @@ impl Kernels {
         format!("{name}_tail{place}")
     }
 
-    /// Writes the calls of the kernels that prepare operands. Returns the index, the name and the type
-    /// of each prepared operand.
+    /// Calls the kernels that prepare operands. Returns index, name and type of each prepared operand.
     fn packed<'a>(
         &mut self,
         statements: &mut dyn Statements,
@@ -329,14 +315,12 @@ impl Kernels {
     }
 }
 
-/// Returns a fused operation as a matmul whose weight is one matrix; `None` if the operation is not
-/// such a matmul, or if no kernel supports the matmul.
+/// A fused operation as a matmul with one matrix; `None` if it is none or no kernel supports it.
 fn linear<'a>(isa: Isa, op: &PackedLinear, work: &'a FusedOp<'_>) -> Option<Matmul<'a>> {
     product(isa, work, (op.format, op.activations), (op.element, op.outputs), None)
 }
 
-/// Returns a fused operation as a matmul whose weight is a stack of matrices; `None` if the
-/// operation is not such a matmul, or if no kernel supports the matmul.
+/// A fused operation as a matmul with a stack of matrices; `None` if it is none or has no kernel.
 fn experts<'a>(isa: Isa, op: &PackedExperts, work: &'a FusedOp<'_>) -> Option<Matmul<'a>> {
     let x = *work.types.first()?;
     let chosen = work.types.get(2);

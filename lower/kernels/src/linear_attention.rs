@@ -1,6 +1,5 @@
-//! A kernel for linear attention, which processes the tokens one after another. If you divide the
-//! same tokens among calls in another way, the kernel still computes each number with the same
-//! operations. Therefore the result has the same bits for every division of the tokens among calls.
+//! A kernel for linear attention, one token after another. Each number has the same operations, and so the
+//! same bits, however calls divide the tokens.
 
 use ops::TensorType;
 use ops::ops::{LinearAttention, LinearAttentionSizes};

@@ -43,10 +43,9 @@ fn negative(x: Value<'_>) -> Value<'_> {
     x.code().constant(LANES, -0.0) - x
 }
 
-/// eˣ with an error of at most 2 units in the last place; 0 below −104, infinite above 89.
-///
-/// With x = n ln 2 + r, eˣ = 2ⁿ · eʳ: n becomes the exponent, and a Taylor polynomial computes eʳ (Cody and
-/// Waite, "Software Manual for the Elementary Functions", 1980, ch. 6).
+/// eˣ with an error of at most 2 units in the last place; 0 below −104, infinite above 89. With x = n ln 2 +
+/// r, eˣ = 2ⁿ · eʳ: n becomes the exponent, and a Taylor polynomial computes eʳ (Cody and Waite, "Software
+/// Manual for the Elementary Functions", 1980, ch. 6).
 pub(crate) fn exp(x: Value<'_>) -> Value<'_> {
     let code = x.code();
     let number = |value: f64| code.constant(LANES, value);

@@ -33,8 +33,7 @@ impl Norm {
         code.binding(index, self.element, self.features)
     }
 
-    /// Blocks of 16 numbers, not rounded. `body` gets the block's first index, and the count to the end of
-    /// the row.
+    /// Blocks of 16 numbers, not rounded. `body` gets the first index, and the count to the row's end.
     pub(crate) fn row<'k>(
         self,
         code: &'k Code,

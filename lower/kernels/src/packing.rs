@@ -4,8 +4,7 @@ use ops::TensorType;
 
 use crate::kernel::Kernel;
 
-/// Converts operands of a fused operation to the layout that its kernel reads. The result replaces the first
-/// of them.
+/// Converts operands of a fused operation to its kernel's layout. The result replaces the first of them.
 pub(crate) struct Packing<'a> {
     pub(crate) name: String,
     pub(crate) ty: TensorType,

@@ -1,5 +1,4 @@
-//! The prologue of a fused operation: a norm and then a rotary embedding, which the kernel applies
-//! to the rows of an operand.
+//! The prologue of a fused operation: a norm and then a rotary embedding on the rows of an operand.
 
 use crate::code::{Buffer, Code, Value};
 use crate::fused_op::FusedPrologue;
@@ -44,15 +43,13 @@ impl Prologue {
         normed.into_iter().chain(rotated).collect()
     }
 
-    /// Returns the number of bindings that the prologue needs for the norm's weight and for the
-    /// tables of the rotary embedding.
+    /// The bindings for the norm's weight and for the tables of the rotary embedding.
     pub(crate) fn bindings(self) -> usize {
         usize::from(self.norm.is_some()) + 2 * usize::from(self.rotation.is_some())
     }
 
-    /// Creates the bindings of the prologue, and numbers the bindings from `first`. The function
-    /// allocates memory for a row of `features` numbers. The rotary embedding reads the result of
-    /// the norm from the allocated memory.
+    /// Creates the prologue's bindings, numbered from `first`, and memory for a row of `features` numbers
+    /// between norm and rotary embedding.
     pub(crate) fn start(self, code: &Code, first: usize, features: usize) -> Start<'_> {
         let norm = self.norm.map(|norm| (norm, norm.weight(code, first)));
         let tables = first + usize::from(norm.is_some());
@@ -72,9 +69,8 @@ pub(crate) struct Start<'k> {
 }
 
 impl<'k> Start<'k> {
-    /// Applies the prologue to a row of the operand, and stores the result at another position in
-    /// memory. The index of the row refers to the axis order that the norm and the rotary embedding
-    /// declare.
+    /// Applies the prologue to a row of the operand, and stores the result at another position in memory. The
+    /// index of the row refers to the axis order that the norm and the rotary embedding declare.
     pub(crate) fn row(
         &self,
         code: &'k Code,

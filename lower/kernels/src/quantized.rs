@@ -9,8 +9,7 @@ use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::isa::tiles::LINE;
 use crate::kernel::{self, Kernel};
 
-/// The length of the longest activation row that a matmul kernel quantizes itself. The quantized
-/// row must fit on the stack of a worker thread.
+/// The longest row that a matmul kernel quantizes itself, on the stack of a worker thread.
 pub(crate) const LONGEST: usize = 16384;
 
 /// The kind of sum that the layout stores for each group of activations.
@@ -27,14 +26,12 @@ pub(crate) enum Sums {
     Numbers,
 }
 
-/// The layout of a quantized activation row with `inputs` numbers. A quantized row begins with its
-/// integers, and zeros fill the last chunk of the row. After the integers, the row contains the
-/// scales of the groups as f32, and then the sums of the groups.
-///
-/// If activations can have more than 8 bits, each part of the row exists twice. The first copy of a
-/// part belongs to the rounded activations. The second copy belongs to the residuals, which are the
-/// rounding errors in smaller units. A group without residuals has the scale 0 in the second part.
-/// In mixed activations, a list of the groups with residuals follows.
+/// The layout of a quantized activation row with `inputs` numbers. A quantized row begins with its integers,
+/// and zeros fill the last chunk of the row. After the integers, the row contains the scales of the groups as
+/// f32, and then the sums of the groups. If activations can have more than 8 bits, each part of the row
+/// exists twice. The first copy of a part belongs to the rounded activations. The second copy belongs to the
+/// residuals, which are the rounding errors in smaller units. A group without residuals has the scale 0 in
+/// the second part. In mixed activations, a list of the groups with residuals follows.
 #[derive(Clone, Copy)]
 pub(crate) struct Form {
     pub(crate) inputs: usize,
@@ -75,8 +72,7 @@ const TOGETHER: usize = 8;
 #[derive(Clone, Copy)]
 struct Block {
     groups: usize,
-    /// The number of numbers in each group. Only the last group of a row can have fewer than
-    /// [`GROUP`].
+    /// The number of numbers in each group. Only the last group of a row can have fewer than [`GROUP`].
     numbers: usize,
 }
 
@@ -460,9 +456,8 @@ impl<'k> Row<'k> {
         }
     }
 
-    /// Computes the residuals of the groups whose scale is not 0. Few groups have residuals, so the
-    /// kernel looks at a block of groups first. In all other groups, the integers can have any
-    /// value.
+    /// Computes the residuals of the groups whose scale is not 0. Few groups have residuals, so the kernel
+    /// looks at a block of groups first. In all other groups, the integers can have any value.
     fn fill_residuals(self, source: Source<'k>) {
         let code = source.code;
         let zero = code.constant(Type::Scalar(Element::I32), 0.0);

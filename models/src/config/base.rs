@@ -1,8 +1,7 @@
-//! Checks the keys of HF transformers' base class for configurations. In HF transformers, the
-//! result of `config.to_dict()` contains the keys of the base class for every model.
-//!
-//! The list contains the keys of `PreTrainedConfig` in HF transformers 5.24, and the additional
-//! keys of `PretrainedConfig` in HF transformers 4.x.
+//! Checks the keys of HF transformers' base class for configurations. In HF transformers, the result of
+//! `config.to_dict()` contains the keys of the base class for every model. The list contains the keys of
+//! `PreTrainedConfig` in HF transformers 5.24, and the additional keys of `PretrainedConfig` in HF
+//! transformers 4.x.
 
 use serde_json::Value;
 

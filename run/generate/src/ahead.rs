@@ -1,10 +1,7 @@
-//! Starts the next decode call before the host has read the result of the last call. Because of the
-//! early start, the device does not wait for the host between two decode calls.
-//!
-//! A decode call that starts early processes the most likely token. If the sampler does not choose
-//! the most likely token, a second call computes the same position again. Between the two calls for
-//! the same position, the KV cache contains a wrong vector after the last valid position, but no
-//! call of the network reads the wrong vector.
+//! Starts the next decode call before the host has read the last result, so the device never waits for the
+//! host. The early call processes the most likely token. If the sampler chooses another, a second call
+//! computes the position again. Until then the KV cache has a wrong vector after the last valid position,
+//! which no call reads.
 
 use ops::TensorType;
 use pjrt::PjrtBuffer;
@@ -19,26 +16,22 @@ pub(crate) struct Ahead {
     pub tokens: usize,
     pub start: usize,
     pub count: usize,
-    /// The argument that selects the rotary embedding of each sequence. The argument is the same in
-    /// the next call, unless the next call computes all positions again.
+    /// The argument that selects the rotary embedding; it is equal in the next call, unless that restarts.
     pub extended: Option<usize>,
     /// The tensor type of the argument that contains the token ids.
     pub ty: TensorType,
-    /// For each state tensor, the index of the argument that passes the tensor, and the index of
-    /// the result that returns the tensor.
+    /// For each state tensor, the index of its argument and of its result.
     pub states: Vec<(usize, usize)>,
     pub token: usize,
-    /// The tensor type of the arguments `start` and `count`, which contain the start position and
-    /// the number of tokens of each sequence.
+    /// The tensor type of `start` and `count`: the start position and number of tokens of each sequence.
     pub numbers: TensorType,
     /// The number of positions for which the state has memory.
     context: usize,
 }
 
 impl Ahead {
-    /// Finds the arguments and results of an entry point for decode calls that start early. The
-    /// result is `None` if calls of the entry point cannot start early. A call can start early if
-    /// the call takes one token per sequence and the state has memory for every position.
+    /// Finds an entry point's arguments and results. The result is `None` if its calls cannot start early: it
+    /// takes one token per sequence, and the state has memory for every position.
     pub(crate) fn of(entry: &Signature) -> Option<Self> {
         let argument =
             |is: &dyn Fn(Role) -> bool| entry.arguments.iter().position(|argument| is(argument.role));
@@ -78,9 +71,8 @@ pub(crate) struct Passed {
 }
 
 impl Passed {
-    /// Collects the token ids, the positions and the state from the arguments of a decode call. The
-    /// result is `None` unless the token ids and positions are in host memory and the state is on
-    /// the device.
+    /// Collects the token ids, the positions and the state from the arguments of a decode call. The result is
+    /// `None` unless the token ids and positions are in host memory and the state is on the device.
     pub(crate) fn of(ahead: &Ahead, arguments: &[CallArgument<XlaBuffer>]) -> Option<Self> {
         let numbers = |index: usize| match arguments.get(index)? {
             CallArgument::Scalar(number) => Some(vec![*number]),
@@ -100,8 +92,7 @@ impl Passed {
         })
     }
 
-    /// Returns the start positions of the next call, or `None` if the state has no memory for
-    /// another token.
+    /// Returns the start positions of the next call, or `None` if the state has no memory for another token.
     pub(crate) fn next(&self, ahead: &Ahead) -> Option<Vec<i32>> {
         let next: Vec<i32> = self.start.iter().zip(&self.count).map(|(start, count)| start + count).collect();
         let fits = |(&start, &count): (&i32, &i32)| (start + count) as usize <= ahead.context;
@@ -115,8 +106,7 @@ pub(crate) struct Expected {
     pub start: Vec<i32>,
     pub count: Vec<i32>,
     pub extended: Vec<i32>,
-    /// The state tensors that the expected call takes as arguments. After the expected call has
-    /// started, the list contains the state tensors that the call returns.
+    /// The state that the expected call takes, and after its start the state that it returns.
     pub states: Vec<DeviceTensor>,
     /// The most likely next token of each sequence.
     pub token: DeviceTensor,
@@ -125,8 +115,7 @@ pub(crate) struct Expected {
 }
 
 impl Expected {
-    /// Whether a call has the same arguments as the expected call. The function returns false if
-    /// the host has not read the tokens of the expected call yet.
+    /// Whether the call has the expected arguments. False until the host has read the expected tokens.
     pub(crate) fn is(&self, entry: &str, passed: &Passed) -> bool {
         let Some(tokens) = self.token.kept_integers() else { return false };
         self.entry == entry
@@ -140,8 +129,7 @@ impl Expected {
             })
     }
 
-    /// Returns the results of the expected call, which has already started, and stores the new
-    /// state in `states`.
+    /// Returns the results of the expected call, already started, and stores the new state in `states`.
     pub(crate) fn started(
         results: Vec<PjrtBuffer>,
         ahead: &Ahead,

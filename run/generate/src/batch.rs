@@ -8,8 +8,7 @@ use crate::prefix::Reused;
 use crate::sequences::Sequences;
 use crate::{Drafter, GenerateError, Network, Prompt, SavedSequence, Schedule, TokenLogprobs};
 
-/// Sequences that a network continues in parallel. Each decode call reads the weights once for all
-/// of them.
+/// Sequences that a network continues in parallel. Each decode call reads the weights once for all of them.
 ///
 /// Each sequence has its own position and an index below [`Network::batch`]. A sequence can join the
 /// batch while others are generating. After it has ended, another one can take its place. A sequence
@@ -38,26 +37,23 @@ impl<'a, E: Executor> Batch<'a, E> {
         Self { sequences: Sequences::new(network), running }
     }
 
-    /// Creates a drafter for each sequence. A drafter proposes draft tokens. If the network has an
-    /// entry point that verifies draft tokens, the sequences get the same tokens as without drafters,
-    /// in fewer network calls.
+    /// Creates a drafter for each sequence. With an entry point that verifies drafts, the sequences get the
+    /// same tokens in fewer network calls.
     #[must_use]
     pub fn speculate(mut self, drafter: impl FnMut() -> Box<dyn Drafter + 'a>) -> Self {
         self.sequences.drafters = std::iter::repeat_with(drafter).take(self.running.len()).collect();
         self
     }
 
-    /// Sets the schedule, which decides which tokens each network call processes. The default
-    /// schedule is [`Together`](crate::Together).
+    /// Sets which tokens each network call processes, by default [`Together`](crate::Together).
     #[must_use]
     pub fn schedule(mut self, schedule: impl Schedule + 'a) -> Self {
         self.sequences.schedule = Box::new(schedule);
         self
     }
 
-    /// Keeps copies of the state of sliding windows and recurrent layers for [reuse](Prompt::reuse).
-    /// If a prompt allows reuse, the batch copies the state after each network call that processes a
-    /// chunk of the prompt.
+    /// Keeps copies of the state of sliding windows and recurrent layers for [reuse](Prompt::reuse), after
+    /// each call that processes a chunk of a prompt that allows reuse.
     #[must_use]
     pub fn keep_prefixes(mut self) -> Self {
         self.sequences.keeps_prefixes = true;
@@ -73,13 +69,9 @@ impl<'a, E: Executor> Batch<'a, E> {
         (0..self.running.len()).filter(|&index| self.running[index].is_none())
     }
 
-    /// Adds a sequence that continues a prompt, and returns the index of the sequence. If the prompt
-    /// allows [reuse](Prompt::reuse), the network processes only the tokens after the reused ones.
-    ///
-    /// # Errors
-    /// Returns an error if the batch is full, a setting is out of range, or the prompt is empty or too
-    /// long. A prompt with an input that the network does not take is an error, too. The batch is then
-    /// unchanged.
+    /// Adds a sequence that continues a prompt, and returns its index. If the prompt allows
+    /// [reuse](Prompt::reuse), the network processes only the tokens after the reused ones. After an error,
+    /// the batch is unchanged.
     pub fn join(
         &mut self,
         prompt: impl Into<Prompt>,
@@ -104,8 +96,7 @@ impl<'a, E: Executor> Batch<'a, E> {
         Ok(index)
     }
 
-    /// Returns the free place of the batch that is nearest to the used ones, because a network call
-    /// computes consecutive sequences.
+    /// Returns the free place nearest to the used ones, because a call computes consecutive sequences.
     fn nearest(&self) -> Option<usize> {
         let used = |index: &usize| self.running[*index].is_some();
         let all = 0..self.running.len();
@@ -114,34 +105,24 @@ impl<'a, E: Executor> Batch<'a, E> {
         self.free_places().min_by_key(span)
     }
 
-    /// Copies the state of the longest prefix of `tokens` for which the batch contains the state.
-    /// `model` identifies the weights and the format of the weights.
-    ///
-    /// # Errors
-    /// Returns an error if the state cannot be read from the device.
+    /// Copies the state of the longest computed prefix of `tokens`. `model` identifies weights and format.
     pub fn save(&self, model: &str, tokens: &[u32]) -> Result<SavedSequence, GenerateError> {
         self.sequences.save(model, tokens)
     }
 
     /// Loads a saved sequence, so that a prompt can [reuse](Prompt::reuse) its state.
-    ///
-    /// # Errors
-    /// Returns an error if the saved sequence was computed by another network or with other
-    /// weights, or if the batch is full.
     pub fn load(&mut self, model: &str, saved: SavedSequence) -> Result<(), GenerateError> {
         let free: Vec<usize> = self.free_places().collect();
         let loaded = self.sequences.load(&free, model, saved)?;
         loaded.ok_or(GenerateError::Full { sequences: self.running.len() })
     }
 
-    /// Returns the log probabilities at each position of the sequence with the given index. The
-    /// returned list is empty unless [`TokenOptions::logprobs`] is set.
+    /// The log probabilities at each position; empty unless [`TokenOptions::logprobs`] is set.
     pub fn logprobs(&self, index: usize) -> &[TokenLogprobs] {
         self.running.get(index).and_then(Option::as_ref).map_or(&[], Generation::logprobs)
     }
 
-    /// Cancels the generation of all sequences, and removes all tokens from the batch. Call `clear`
-    /// after a call of the network has failed.
+    /// Cancels all sequences and empties the batch. Call `clear` after a call of the network has failed.
     pub fn clear(&mut self) {
         self.running.fill_with(|| None);
         self.forget();
@@ -153,8 +134,7 @@ impl<'a, E: Executor> Batch<'a, E> {
         free.into_iter().for_each(|index| self.sequences.truncate(index, 0));
     }
 
-    /// Cancels the generation of the sequence with the given index, and returns its tokens so far. The
-    /// result is `None` if there is no such sequence.
+    /// Cancels a sequence, and returns its tokens so far, or `None` if there is no such sequence.
     pub fn leave(&mut self, index: usize) -> Option<Generated> {
         let generation = self.running.get_mut(index)?.take()?;
         // The network need not process the rest of a cancelled sequence.
@@ -162,13 +142,9 @@ impl<'a, E: Executor> Batch<'a, E> {
         Some(generation.cancelled())
     }
 
-    /// Runs one decode step for all sequences. For each sequence, the network processes as many new
-    /// tokens as fit into one network call. When the network has processed all tokens of a sequence,
-    /// the sampler chooses the next token. `on_token` receives each chosen token with the index of the
-    /// sequence, and can cancel the sequence. The function returns the sequences that ended.
-    ///
-    /// # Errors
-    /// Returns an error if a call of the network fails, or if no token can be chosen for a sequence.
+    /// Runs one decode step for all sequences: each processes as many new tokens as fit into one call, then
+    /// samples. `on_token` receives each chosen token with the sequence's index, and can cancel the sequence.
+    /// Returns the sequences that ended.
     pub fn step(
         &mut self,
         on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
@@ -176,11 +152,7 @@ impl<'a, E: Executor> Batch<'a, E> {
         self.step_each(on_token)?.into_iter().map(|(index, ended)| Ok((index, ended?))).collect()
     }
 
-    /// Runs one decode step like [`step`](Self::step). If no token can be chosen for a sequence, only
-    /// this sequence ends, with the error. All others continue.
-    ///
-    /// # Errors
-    /// Returns an error if a call of the network fails.
+    /// Like [`step`](Self::step), but if no token can be chosen for a sequence, only it ends, with the error.
     pub fn step_each(
         &mut self,
         on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
@@ -189,12 +161,8 @@ impl<'a, E: Executor> Batch<'a, E> {
         self.sequences.step_all(&mut self.running, on_token).inspect_err(|_| self.forget())
     }
 
-    /// Continues all `prompts`, and waits until all of them end. Prompts wait until the batch has a
-    /// free place. `on_token` receives each new token with the index of its prompt, and can cancel the
-    /// sequence.
-    ///
-    /// # Errors
-    /// Returns an error if a prompt is empty or too long, a setting is out of range, or a call fails.
+    /// Continues all `prompts` until all end; prompts wait for a free place. `on_token` receives each new
+    /// token with its prompt's index, and can cancel the sequence.
     pub fn generate<P: Clone + Into<Prompt>>(
         &mut self,
         prompts: &[P],

@@ -1,5 +1,4 @@
-//! Divides a decode step of the batch into calls of the network. Each sequence whose prompt is not
-//! processed yet gets its own call, and all other sequences share one call.
+//! Divides a decode step into network calls: one per sequence with an unprocessed prompt, one for all others.
 
 use crate::GenerateError;
 use crate::entry::{EntryCall, EntryKind, EntryPoint};
@@ -8,8 +7,7 @@ use crate::generation::StepRequest;
 use crate::sequences::Sequences;
 
 impl<'a, E: Executor> Sequences<'a, E> {
-    /// Returns the network calls of a decode step. For each sequence, a call processes the tokens
-    /// that the schedule has planned, but at most as many tokens as fit into one call.
+    /// Returns the calls of a decode step, each with the planned tokens that fit into one call.
     pub(crate) fn calls(
         &self,
         want: StepRequest,
@@ -46,9 +44,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(calls)
     }
 
-    /// Returns the network calls for sequences that process one token or a draft. The function
-    /// returns one call for all sequences, or one call for each draft and one call for all
-    /// sequences without a draft. The function chooses the calls with the lower total cost.
+    /// Returns the network calls for sequences that process one token or a draft: one call for all, or one
+    /// per draft and one for the rest, whichever costs less.
     fn shared(
         &self,
         indices: &[usize],
@@ -101,8 +98,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
     }
 }
 
-/// Returns the number of consecutive sequences from the first to the last given one. The given
-/// indices are in ascending order.
+/// Returns the number of consecutive sequences that span the given indices, which are in ascending order.
 fn span(indices: &[usize]) -> usize {
     match indices {
         [first, .., last] => last - first + 1,

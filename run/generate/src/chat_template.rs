@@ -14,13 +14,8 @@ use crate::model_file::{read_json, read_keys, read_text};
 /// An error message shows at most this number of characters of an invalid value.
 const SHOWN: usize = 300;
 
-/// Reads the chat template of a model. In a model folder, the template is in `chat_template.jinja`
-/// or under the key `chat_template` of `tokenizer_config.json`. In a GGUF file, the template is in
-/// the metadata.
-///
-/// # Errors
-/// Returns an error if there is no chat template, or if a file has a structure that Hugging Face
-/// transformers does not write.
+/// Reads `chat_template.jinja`, the key `chat_template` of `tokenizer_config.json`, or a GGUF file's
+/// metadata.
 pub fn chat_template(model: impl Into<ModelFiles>) -> Result<ChatTemplate, GenerateError> {
     const FILE: &str = "chat_template.jinja";
     const CONFIG: &str = "tokenizer_config.json";
@@ -45,8 +40,7 @@ pub fn chat_template(model: impl Into<ModelFiles>) -> Result<ChatTemplate, Gener
     Ok(ChatTemplate::from_file(path, templates, tokens)?)
 }
 
-/// Returns the names and texts of the templates in a `tokenizer_config.json`. The value of
-/// `chat_template` is a string, or a list of `{"name", "template"}`.
+/// Names and texts of templates. `chat_template` is a string, or a list of `{"name", "template"}`.
 fn named_templates(path: &Path, found: Option<&Json>) -> Result<Vec<(String, String)>, GenerateError> {
     let bad = |found: &Json| {
         let expected = "a text or a list of objects with `name` and `template`";
@@ -65,13 +59,9 @@ fn named_templates(path: &Path, found: Option<&Json>) -> Result<Vec<(String, Str
     }
 }
 
-/// Returns all keys of a tokenizer configuration that end with `_token`, such as `eos_token`, with
-/// their texts. The value of a key such as `eos_token` is a string, or an object with the key
-/// `content`.
-///
-/// # Errors
-/// Returns an error if the value of a standard key is not a string, an object or null. If the
-/// function ignored an invalid value, the rendered text would lack the token.
+/// Returns the keys that end with `_token`, such as `eos_token`, with their texts. A value is a string, or an
+/// object with the key `content`. An invalid value is an error, because the rendered text would lack the
+/// token.
 fn special_tokens(path: &Path, config: &Json) -> Result<Map<String, Json>, GenerateError> {
     const KNOWN: [&str; 4] = ["bos_token", "eos_token", "unk_token", "pad_token"];
     let text = |value: &Json| value.as_str().or_else(|| value.get("content")?.as_str()).map(Json::from);

@@ -1,8 +1,6 @@
-//! Constrained generation: a JSON schema or a grammar decides which tokens the sampler can choose.
-//!
-//! The library llguidance computes the allowed tokens by walking a trie of all tokens with an
-//! Earley parser. If the text can end at the current position, the constraint allows the model's
-//! stop tokens. If the constraint allows no further token, the text ends.
+//! Constrained generation: a JSON schema or a grammar decides which tokens the sampler can choose. llguidance
+//! walks a trie of all tokens with an Earley parser. If the text can end, stop tokens are allowed. If no
+//! further token is allowed, the text ends.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,8 +23,7 @@ use process::{ConstraintProcesses, Fault, Remote};
 use refusal::brief;
 use vocabulary::encoder;
 
-/// Stack size in bytes of a thread that compiles a schema, because llguidance recurses for nested
-/// schemas.
+/// Stack size in bytes of a thread that compiles a schema, because llguidance recurses for nested schemas.
 const STACK: usize = 256 << 20;
 
 /// Builds constraints for the tokens of one model.
@@ -41,12 +38,8 @@ enum Backend {
 }
 
 impl Constrainer {
-    /// Creates a builder for the tokenizer and the stop tokens of a model. The constraints run in
-    /// this process, so a schema from a stranger can end this process. [`within`](Self::within) uses
-    /// other processes.
-    ///
-    /// # Errors
-    /// Returns an error if the bytes of the tokenizer's tokens cannot be determined.
+    /// Creates a builder whose constraints run in this process, so a schema from a stranger can end this
+    /// process. [`within`](Self::within) uses other processes.
     pub fn new(tokenizer: &Tokenizer, stop_tokens: &[u32]) -> Result<Self, GenerateError> {
         let compiler = GrammarCompiler::new(&tokenizer.bytes()?, stop_tokens, encoder(tokenizer));
         let compiler = compiler.map_err(|why| GenerateError::NoBytes { source: why.into() })?;
@@ -58,31 +51,21 @@ impl Constrainer {
         Self { backend: Backend::There(processes.clone(), stop_tokens.into()), whitespace_flexible: false }
     }
 
-    /// Sets whether an answer in JSON may contain whitespace outside strings. By default,
-    /// whitespace outside strings is not allowed, because small models write endless whitespace. A
-    /// schema can override the setting for whitespace with `whitespace_flexible` or
-    /// `whitespace_pattern` under `x-guidance`.
+    /// Allows whitespace outside strings in JSON, which small models write endlessly. A schema can override
+    /// this with `whitespace_flexible` or `whitespace_pattern` under `x-guidance`.
     #[must_use]
     pub fn whitespace_flexible(self, flexible: bool) -> Self {
         Self { whitespace_flexible: flexible, ..self }
     }
 
-    /// Creates a constraint: the answer must be JSON that is valid under this JSON Schema (draft
-    /// 2020-12). The answer contains the properties in the order of the schema.
-    ///
-    /// # Errors
-    /// Returns an error if the schema is not JSON, or uses an unsupported feature.
+    /// Creates a constraint for JSON by a JSON Schema (draft 2020-12), with the properties in its order.
     pub fn json_schema(&self, schema: &str) -> Result<Constraint, GenerateError> {
         self.constraint(Source::Schema { text: schema.to_owned(), is_flexible: self.whitespace_flexible })
     }
 
-    /// Creates a constraint for texts that a grammar describes. The grammar is in llguidance's
-    /// variant of Lark's notation. The grammar needs a rule `start`. The names of rules are in
-    /// lower case, and the names of terminals are in upper case. In a rule of the grammar, `%json`
-    /// followed by a JSON Schema matches JSON that is valid under this schema.
-    ///
-    /// # Errors
-    /// Returns an error with the line and the column if the grammar is invalid.
+    /// Creates a constraint from a grammar in llguidance's variant of Lark's notation, with a rule `start`.
+    /// Rules have lower-case names, terminals upper-case names. `%json` and a JSON Schema match JSON by this
+    /// schema.
     pub fn grammar(&self, grammar: &str) -> Result<Constraint, GenerateError> {
         if let Some((index, line)) = grammar.lines().enumerate().find(|(_, line)| line.contains("::=")) {
             let column = line.chars().take_while(|&c| c != ':').count() + 1;
@@ -144,17 +127,12 @@ impl fmt::Debug for Constraint {
 }
 
 impl Constraint {
-    /// Returns the parts of the schemas that an answer can violate, because they cannot be enforced while
-    /// the text is generated.
+    /// The parts of the schemas that an answer can violate, because generation cannot enforce them.
     pub fn notes(&self) -> &[SchemaNote] {
         &self.notes
     }
 
-    /// Returns how many of these tokens the constraint allows one after another, and whether no
-    /// further token can follow them.
-    ///
-    /// # Errors
-    /// Returns an error if llguidance exceeds a limit.
+    /// Returns how many of these tokens are allowed in turn, and whether no further token can follow.
     pub fn allowed_tokens(&self, tokens: &[u32]) -> Result<(usize, bool), GenerateError> {
         let mut guide = self.begin();
         for (count, &token) in tokens.iter().enumerate() {
@@ -184,8 +162,7 @@ impl Constraint {
 pub(crate) struct Guide {
     state: State,
     step: u64,
-    /// The forced tokens after the last chosen token, until the caller takes them. The inner value is
-    /// `None` if another process computes the tokens.
+    /// The forced tokens until the caller takes them. The inner value is `None` while another process works.
     forced: Option<Option<Vec<u32>>>,
 }
 
@@ -202,9 +179,6 @@ impl fmt::Debug for Guide {
 
 impl Guide {
     /// Returns the tokens that may come next, or `None` if the text is complete.
-    ///
-    /// # Errors
-    /// Returns an error if no token may come next, or if the constraint exceeds a limit.
     pub fn allowed(&mut self) -> Result<Option<Allowed>, GenerateError> {
         let step = self.step;
         let mask = self.run(Matching::mask, Remote::mask);
@@ -223,11 +197,7 @@ impl Guide {
         }
     }
 
-    /// Advances the constraint by a chosen token, and by at most `most` tokens that are then the only
-    /// possible continuation.
-    ///
-    /// # Errors
-    /// Returns an error if the token was not allowed, or if the constraint exceeds a limit.
+    /// Advances by a chosen token, and by at most `most` tokens that are then the only continuation.
     pub fn advance(&mut self, token: u32, most: usize) -> Result<(), GenerateError> {
         let step = self.step;
         self.step += 1;
@@ -242,9 +212,6 @@ impl Guide {
     }
 
     /// Returns the tokens that follow the last chosen token as the only possible continuation, once.
-    ///
-    /// # Errors
-    /// Returns an error if the constraint exceeds a limit.
     pub fn forced(&mut self) -> Result<Vec<u32>, GenerateError> {
         let forced = match self.forced.take() {
             None => return Ok(Vec::new()),
@@ -258,8 +225,7 @@ impl Guide {
         Ok(forced)
     }
 
-    /// Whether [`allowed`](Self::allowed) or [`forced`](Self::forced) returns without a wait, after a
-    /// wait of at most `patience` now.
+    /// Whether [`allowed`](Self::allowed) or [`forced`](Self::forced) needs no wait after `patience`.
     pub fn is_ready(&mut self, patience: Duration) -> bool {
         match &mut self.state {
             State::Here(_) | State::There(Err(_)) => true,

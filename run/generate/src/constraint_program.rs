@@ -5,8 +5,7 @@ use std::path::PathBuf;
 
 use files::limits;
 
-/// A program that calls [`answer_constraints`](crate::answer_constraints) with its stdin and stdout.
-/// An example is a hidden command of `tracewright`, which runs under limits of the operating system.
+/// Runs [`answer_constraints`](crate::answer_constraints) on stdin and stdout, under limits of the system.
 #[derive(Clone, Debug)]
 pub struct ConstraintProgram {
     /// The path or the name of the program's executable.

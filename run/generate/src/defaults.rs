@@ -1,7 +1,5 @@
-//! Reads the options that a model sets for its texts: the keys of `generation_config.json`.
-//!
-//! The names, defaults and conditions are those of `GenerationConfig` and
-//! `GenerationMixin._get_logits_processor` in Hugging Face transformers 5.
+//! Reads the keys of `generation_config.json`, with the names, defaults and conditions of `GenerationConfig`
+//! and `GenerationMixin._get_logits_processor` in Hugging Face transformers 5.
 
 use std::path::PathBuf;
 
@@ -32,8 +30,7 @@ pub struct GenerationDefaults {
     pub unapplied: Vec<(String, String)>,
 }
 
-/// Keys that only select tokens around a text, speed, or outputs other than the text. The keys
-/// for beams have no effect without `num_beams`.
+/// Keys without an effect on the text. The keys for beams have no effect without `num_beams`.
 const WITHOUT_EFFECT: &[&str] = &[
     "assistant_confidence_threshold",
     "assistant_early_exit",
@@ -86,9 +83,6 @@ const UNAPPLIED: &[(&str, f64)] = &[
 ];
 
 /// Reads the options that a model sets. The metadata of a GGUF file set no options.
-///
-/// # Errors
-/// Returns an error if a key has a value of another type.
 pub fn generation_defaults(model: impl Into<ModelFiles>) -> Result<GenerationDefaults, GenerateError> {
     let files = model.into();
     let path = files.path().join(FILE);

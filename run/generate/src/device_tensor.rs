@@ -9,9 +9,8 @@ use pjrt::PjrtBuffer;
 use crate::GenerateError;
 use crate::network::integers;
 
-/// A tensor of a program that [`Xla`](crate::Xla) runs. A new tensor stays in host memory until a
-/// call takes the tensor as an argument. A call moves the tensor to the devices on which the entry
-/// point expects the argument.
+/// A tensor for [`Xla`](crate::Xla). A new tensor stays in host memory until a call moves it to the devices
+/// on which the entry point expects it.
 pub enum XlaBuffer {
     /// A tensor of zeros whose memory is not allocated yet.
     Zeros(TensorType),
@@ -21,8 +20,7 @@ pub enum XlaBuffer {
     Devices(DeviceTensor),
 }
 
-/// A tensor in the memory of the devices that XLA uses. Clones share one tensor: if a decode call
-/// replaces the tensor, all clones refer to the new tensor.
+/// A tensor in device memory. If a decode call replaces it, all clones refer to the new tensor.
 #[derive(Clone)]
 pub struct DeviceTensor(Rc<Inner>);
 
@@ -57,8 +55,7 @@ impl DeviceTensor {
         act(self.0.buffer.borrow().as_ref().ok_or_else(lost)?).map_err(Into::into)
     }
 
-    /// Returns all bytes of the tensor, in host memory. The function copies the bytes of a small
-    /// tensor from the device only once.
+    /// Returns all bytes in host memory. Copies a small tensor from the device only once.
     pub(crate) fn bytes(&self) -> Result<Vec<u8>, GenerateError> {
         if let Some(bytes) = &*self.0.bytes.borrow() {
             return Ok(bytes.clone());
@@ -70,8 +67,7 @@ impl DeviceTensor {
         Ok(bytes)
     }
 
-    /// Returns the integers of a small tensor. The result is `None` if the host has not read the
-    /// tensor yet.
+    /// Returns the integers of a small tensor. The result is `None` if the host has not read the tensor yet.
     pub(crate) fn kept_integers(&self) -> Option<Vec<i32>> {
         self.0.bytes.borrow().as_deref().map(integers)
     }

@@ -7,9 +7,8 @@ use trace::{Argument, Part, Role, Signature};
 
 use crate::GenerateError;
 
-/// The fixed cost of a network call, in units of the cost of one token. With Tracewright's kernels,
-/// a call with 128 tokens took as long as eight calls with one token. The fixed cost of a network
-/// call is lower without Tracewright's kernels than with these kernels.
+/// The fixed cost of a network call, in units of the cost of one token. With Tracewright's kernels, a call
+/// with 128 tokens took as long as eight calls with one token; without the kernels, it is lower.
 const CALL: usize = 16;
 
 /// A tensor that stays on the device between calls: the state of a layer, or the output of an encoder.
@@ -20,8 +19,7 @@ pub(crate) struct KeptTensor {
 }
 
 impl KeptTensor {
-    /// Returns which component of a layer's state the tensor stores, such as the keys of attention.
-    /// The result is `None` for the output of an encoder.
+    /// The component of a layer's state, such as the keys of attention; `None` for an encoder's output.
     pub fn part(&self) -> Option<Part> {
         match self.role {
             Role::State { part, .. } => Some(part),
@@ -51,8 +49,7 @@ pub(crate) enum EntryKind {
     Scorer,
     /// The entry point returns the most likely next token after each token of the call.
     Each,
-    /// The entry point returns the logits after each token, and the most likely next token after
-    /// each token. An entry point of the kind `Verifier` verifies draft tokens.
+    /// Verifies draft tokens: returns the logits and the most likely next token after each token.
     Verifier,
     /// The entry point runs the encoder, whose output stays on the device.
     Encoder,
@@ -63,8 +60,7 @@ pub(crate) enum EntryKind {
 pub(crate) struct EntryPoint {
     pub name: String,
     pub kind: EntryKind,
-    /// The number of sequences that a call of the entry point computes: the whole batch, or a few
-    /// consecutive sequences of it.
+    /// The number of sequences that a call computes: the whole batch, or a few consecutive ones.
     pub sequences: usize,
     /// The number of new positions that a call of the entry point computes for each sequence.
     pub chunk: usize,
@@ -73,8 +69,7 @@ pub(crate) struct EntryPoint {
     pub token: Option<usize>,
     /// The index of the result with the hidden states.
     pub hidden: Option<usize>,
-    /// For each state tensor, the index of the result that contains the tensor's new value. For an
-    /// encoder, the index of the result for each tensor that the encoder fills.
+    /// For each state tensor, or tensor that an encoder fills, the index of the result with its new value.
     pub kept: Vec<usize>,
     pub results: usize,
 }
@@ -84,8 +79,7 @@ pub(crate) struct EntryCall<'n> {
     pub entry: &'n EntryPoint,
     /// The index of the first sequence that the call computes.
     pub first: usize,
-    /// The positions that the call processes of each sequence, beginning with the index `first`. The
-    /// range of positions is empty for a sequence that the call does not change.
+    /// The new positions of each sequence from `first` on, empty for a sequence that does not change.
     pub ranges: Vec<Range<usize>>,
 }
 
@@ -94,8 +88,7 @@ pub(crate) struct EntryCall<'n> {
 pub(crate) enum ArgBinding {
     Tokens(TensorType),
     Features(TensorType),
-    /// The start positions. The value is an integer from the host, or a tensor with one integer per
-    /// sequence.
+    /// The start positions. The value is an integer from the host, or a tensor with one integer per sequence.
     Start(Option<TensorType>),
     Count(Option<TensorType>),
     /// Whether the sequences have more tokens than this number.
@@ -112,8 +105,7 @@ pub(crate) fn takes_positions(signature: &Signature) -> bool {
     signature.arguments.iter().any(|argument| matches!(argument.role, Role::Tokens | Role::Features))
 }
 
-/// Whether an entry point runs the module for multi-token prediction, which takes tokens and the
-/// hidden states of the positions before the tokens.
+/// Whether it runs multi-token prediction, from tokens and the hidden states of the positions before them.
 pub(crate) fn drafts(signature: &Signature) -> bool {
     let takes = |role| signature.arguments.iter().any(|argument| argument.role == role);
     takes(Role::Tokens) && takes(Role::Features)
@@ -124,8 +116,7 @@ pub(crate) fn encodes(signature: &Signature) -> bool {
     signature.results.iter().any(|result| matches!(result.role, Role::Memory { .. }))
 }
 
-/// Finds the argument or result with a given role. Exactly one argument or result must have the
-/// given role.
+/// Finds the argument or result with a given role. Exactly one argument or result must have the given role.
 pub(crate) fn only<'a>(
     entry: &Signature,
     list: &'a [Argument],
@@ -212,8 +203,7 @@ impl EntryPoint {
         })
     }
 
-    /// Determines the kind of an entry point from its results. The function checks the types of the
-    /// logits and the tokens.
+    /// Determines the kind from the results, and checks the types of the logits and the tokens.
     fn kind(signature: &Signature, shared: &Shared, chunk: usize) -> Result<EntryKind, GenerateError> {
         let Signature { arguments, results, .. } = signature;
         if encodes(signature) {
@@ -242,14 +232,12 @@ impl EntryPoint {
         })
     }
 
-    /// Returns the cost of a network call, in units of the cost of one token. Every network call
-    /// has a fixed cost, because every network call reads all weights.
+    /// The cost of a call, in units of one token. It has a fixed part, because each call reads all weights.
     pub fn cost(&self) -> usize {
         CALL + self.sequences * self.chunk
     }
 
-    /// Returns the number of features per position, if the entry point takes features instead of
-    /// tokens.
+    /// Returns the number of features per position, if the entry point takes features instead of tokens.
     pub fn features(&self) -> Option<usize> {
         self.arguments.iter().find_map(|bound| match bound {
             ArgBinding::Features(ty) => ty.shape.last().copied(),
@@ -258,8 +246,7 @@ impl EntryPoint {
     }
 }
 
-/// For each state tensor in `all`, finds the result of the entry point that returns the tensor's
-/// new value.
+/// For each state tensor in `all`, finds the result of the entry point that returns the tensor's new value.
 fn returned(
     signature: &Signature,
     all: &[KeptTensor],

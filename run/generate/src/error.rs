@@ -138,14 +138,12 @@ pub enum GenerateError {
         /// The number of token ids in the vocabulary.
         vocabulary: usize,
     },
-    /// An entry point lacks an argument or a result, or the type of an argument or a result is
-    /// wrong.
+    /// An entry point lacks an argument or a result, or the type of an argument or a result is wrong.
     #[error("entry point `{name}` {why}")]
     EntryPoint {
         /// The name of the entry point whose arguments or results are wrong.
         name: String,
-        /// The end of the error message, which describes the wrong argument or result of the entry
-        /// point.
+        /// The end of the error message, which describes the wrong argument or result of the entry point.
         why: String,
     },
     /// The decoder needs the encoder's output, but there is no input for the encoder.
@@ -224,8 +222,7 @@ pub enum GenerateError {
     /// A JSON schema is not valid JSON.
     #[error("the schema is not valid JSON")]
     SchemaSyntax {
-        /// The reason why the schema is not valid JSON, and the position of the error in the
-        /// schema.
+        /// The reason why the schema is not valid JSON, and the position of the error in the schema.
         source: crate::SchemaSyntaxError,
     },
     /// A JSON schema is invalid, or uses an unsupported feature.
@@ -256,8 +253,7 @@ pub enum GenerateError {
     /// A schema or a grammar exceeded a limit of the process that follows it.
     #[error("{}{limit}; make the schema or the grammar simpler", at_step(.step))]
     ConstraintLimit {
-        /// The number of tokens that the model had generated before the error, or `None` if the
-        /// schema or the grammar was not compiled.
+        /// The number of tokens before the error, or `None` if the schema was not compiled.
         step: Option<u64>,
         /// The limit.
         limit: ConstraintLimit,
@@ -304,8 +300,7 @@ pub enum SavedFault {
     /// The file is not a saved sequence.
     #[error("the file is not a saved sequence, expected a file that Tracewright wrote")]
     Kind,
-    /// The file contains a saved sequence in a version of the file format that this program does
-    /// not support.
+    /// The file contains a saved sequence in a version of the file format that this program does not support.
     #[error("the file has version {found} of the format for saved sequences, expected version {expected}")]
     Version {
         /// The version of the file format that the file has.
@@ -316,8 +311,7 @@ pub enum SavedFault {
     /// The file is damaged, because the hash in the file does not match the file's bytes.
     #[error("the file is damaged: its bytes differ from the bytes that Tracewright wrote")]
     Damaged,
-    /// The saved sequence was computed with different weights than the network's weights, or with
-    /// the network's weights in another format.
+    /// The saved sequence was computed with different weights, or with weights in another format.
     #[error("the sequence was saved with the weights `{found}`, expected the weights `{expected}`")]
     Model {
         /// The fingerprint of the weights with which the saved sequence was computed.

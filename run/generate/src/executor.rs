@@ -1,5 +1,4 @@
-//! [`Executor`] calls the entry points of a network with IREE, with XLA, or in the reference
-//! evaluator.
+//! [`Executor`] calls the entry points of a network with IREE, with XLA, or in the reference evaluator.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -24,51 +23,28 @@ pub trait Executor {
     type Buffer;
 
     /// Creates a tensor whose elements are all zero.
-    ///
-    /// # Errors
-    /// Returns an error if the device has not enough memory.
     fn zeros(&self, ty: &TensorType) -> Result<Self::Buffer, GenerateError>;
 
     /// Creates a tensor from little-endian bytes.
-    ///
-    /// # Errors
-    /// Returns an error if the device has not enough memory.
     fn upload(&self, ty: &TensorType, bytes: &[u8]) -> Result<Self::Buffer, GenerateError>;
 
     /// Creates a copy of a tensor in the device's memory.
-    ///
-    /// # Errors
-    /// Returns an error if the device has not enough memory.
     fn copy(&self, ty: &TensorType, buffer: &Self::Buffer) -> Result<Self::Buffer, GenerateError> {
         self.upload(ty, &self.read(buffer)?)
     }
 
     /// Returns the little-endian bytes of a tensor.
-    ///
-    /// # Errors
-    /// Returns an error if the tensor cannot be read.
     fn read(&self, buffer: &Self::Buffer) -> Result<Vec<u8>, GenerateError>;
 
-    /// Returns the little-endian bytes of one element of a tensor. `index` is the element's index
-    /// in row-major order.
-    ///
-    /// # Errors
-    /// Returns an error if the tensor cannot be read.
+    /// Returns the little-endian bytes of the element with this index in row-major order.
     fn read_element(&self, buffer: &Self::Buffer, index: usize) -> Result<Vec<u8>, GenerateError>;
 
     /// Reads a range of the bytes of a tensor.
-    ///
-    /// # Errors
-    /// Returns an error if the tensor cannot be read.
     fn read_range(&self, buffer: &Self::Buffer, bytes: Range<usize>) -> Result<Vec<u8>, GenerateError> {
         Ok(self.read(buffer)?[bytes].to_vec())
     }
 
-    /// Replaces the bytes of a tensor from `offset` on. Tracewright writes bytes into a tensor only
-    /// if tensors are [in host memory](Self::is_in_host_memory).
-    ///
-    /// # Errors
-    /// Returns an error if the tensor cannot be written.
+    /// Replaces bytes from `offset` on. Only called for tensors [in host memory](Self::is_in_host_memory).
     fn write_range(
         &self,
         ty: &TensorType,
@@ -81,11 +57,7 @@ pub trait Executor {
         self.upload(ty, &all)
     }
 
-    /// Copies consecutive rows of a tensor, beginning with the row `first`. The copy has the type
-    /// `ty`, which determines the number of rows.
-    ///
-    /// # Errors
-    /// Returns an error if the rows cannot be read, or the device has not enough memory.
+    /// Copies consecutive rows, beginning with `first`. Their number is that of the type `ty`.
     fn copied_rows(
         &self,
         buffer: &Self::Buffer,
@@ -96,12 +68,7 @@ pub trait Executor {
         self.upload(ty, &self.read_range(buffer, offset..offset + ty.bytes())?)
     }
 
-    /// Returns consecutive rows of a tensor, beginning with the row `first`, as an argument of the
-    /// type `ty` for a call. The returned tensor is a copy, or shares memory with the original
-    /// tensor.
-    ///
-    /// # Errors
-    /// Returns an error if the rows cannot be read.
+    /// Returns consecutive rows from `first` on as an argument of the type `ty`: a copy, or shared memory.
     fn rows(
         &self,
         buffer: &mut Self::Buffer,
@@ -111,11 +78,7 @@ pub trait Executor {
         self.copied_rows(buffer, ty, first)
     }
 
-    /// Writes rows that a call has changed back into the whole tensor, beginning with the row
-    /// `first`. The call must have received the rows from [`rows`](Self::rows).
-    ///
-    /// # Errors
-    /// Returns an error if the tensor cannot be written.
+    /// Writes the rows from [`rows`](Self::rows) that a call has changed back, beginning with `first`.
     fn put_rows(
         &self,
         ty: &TensorType,
@@ -131,16 +94,12 @@ pub trait Executor {
         Transfers::default()
     }
 
-    /// Whether the host can access tensors on the device as fast as host memory. If the host cannot
-    /// access tensors fast, Tracewright copies the state of a sequence only on the device.
+    /// Whether the host reads device memory as fast as its own. If not, state is copied on the device only.
     fn is_in_host_memory(&self) -> bool {
         true
     }
 
     /// Calls an entry point of the program, and returns the results.
-    ///
-    /// # Errors
-    /// Returns an error if the call fails.
     fn call(
         &self,
         entry: &str,
@@ -156,9 +115,6 @@ pub struct Iree {
 
 impl Iree {
     /// Creates an executor for the functions of a loaded program.
-    ///
-    /// # Errors
-    /// Returns an error if a function's signature cannot be read.
     pub fn new(runtime: &Runtime, program: &VmModule) -> Result<Self, GenerateError> {
         let function = |name: &str| Ok((name.to_owned(), program.function(name)?));
         let functions = program.functions().map(function).collect::<Result<_, GenerateError>>()?;
@@ -248,8 +204,7 @@ impl Executor for Iree {
 pub struct Evaluator<'a> {
     /// The trace that the reference evaluator runs.
     pub trace: &'a Trace,
-    /// Returns the value of the parameter with the given key, or `None` if the parameter does not
-    /// exist.
+    /// Returns the value of the parameter with the given key, or `None` if the parameter does not exist.
     pub parameters: &'a dyn Fn(&str) -> Option<Value>,
 }
 

@@ -21,21 +21,17 @@ use crate::{Constraint, GenerateError, Sampler, Sampling, TextBounds, TokenLogpr
 pub struct TokenOptions {
     /// The largest number of tokens that the model generates.
     pub max_tokens: usize,
-    /// The largest number of tokens of prompt and answer. With `None`, only
-    /// [`max_tokens`](Self::max_tokens) and the context limit the sequence.
+    /// The most tokens of prompt and answer, or only [`max_tokens`](Self::max_tokens) and the context.
     pub max_length: Option<usize>,
     /// The settings of the sampler.
     pub sampling: Sampling,
-    /// The stop tokens: the generation ends when the model chooses one of these tokens. The result
-    /// does not include the stop token.
+    /// The generation ends when the model chooses one of these. The result does not include the stop token.
     pub stop_tokens: Vec<u32>,
     /// Whether to keep the logits from which each token was chosen.
     pub keep_logits: bool,
-    /// The number of most likely tokens whose probabilities the result contains for each position.
-    /// With `None`, the result contains no probabilities.
+    /// The number of most likely tokens with probabilities in the result, or `None` for no probabilities.
     pub logprobs: Option<usize>,
-    /// A constraint that the generated text must follow. The text ends when the constraint allows
-    /// no further token.
+    /// A constraint on the generated text, which ends when no further token is allowed.
     pub constraint: Option<Constraint>,
 }
 
@@ -73,19 +69,15 @@ pub struct Generated {
     pub tokens: Vec<u32>,
     /// The reason why the sequence ended.
     pub finish: Finish,
-    /// For each new token, the logits over the vocabulary; the list is empty unless
-    /// [`TokenOptions::keep_logits`] is set.
+    /// For each new token, the logits over the vocabulary, if [`TokenOptions::keep_logits`] is set.
     pub logits: Vec<Vec<f32>>,
-    /// For each new token, the most likely tokens; the list is empty unless [`TokenOptions::logprobs`] is
-    /// set.
+    /// For each new token, the most likely tokens, if [`TokenOptions::logprobs`] is set.
     pub logprobs: Vec<TokenLogprobs>,
-    /// The number of prompt tokens that the network processed. The number excludes prompt tokens
-    /// whose state (such as the KV cache) was reused.
+    /// The number of processed prompt tokens, without those whose state (such as the KV cache) was reused.
     pub prefill_tokens: usize,
     /// The time from the start of the generation until the network had processed the prompt.
     pub prefill: Duration,
-    /// The number of network calls after the network had processed the prompt. A network call can
-    /// process several tokens if a grammar requires or a drafter proposes these tokens.
+    /// The network calls after the prompt. A call can process several forced or drafted tokens.
     pub decode_steps: usize,
     /// The total time of all network calls after the network had processed the prompt.
     pub decode: Duration,
@@ -99,14 +91,12 @@ pub struct Generated {
 pub type EndedSequence = (usize, Result<Generated, GenerateError>);
 
 impl Generated {
-    /// Returns the number of processed prompt tokens per second, or 0 if the network processed no
-    /// prompt tokens.
+    /// Returns the processed prompt tokens per second, or 0 without any.
     pub fn prefill_rate(&self) -> f64 {
         rate(self.prefill_tokens, self.prefill)
     }
 
-    /// Returns the number of new tokens per second. The rate excludes the first new token, because
-    /// the calls that process the prompt compute this token.
+    /// Returns the new tokens per second, without the first, which the calls for the prompt compute.
     pub fn decode_rate(&self) -> f64 {
         rate(self.tokens.len().saturating_sub(1), self.decode)
     }
@@ -130,18 +120,15 @@ pub(crate) enum StepRequest {
 
 /// The output of a network call for one sequence.
 pub(crate) enum StepOutput {
-    /// The network call returns no output. Either the network has not processed all tokens of the
-    /// sequence yet, or the sequence has no tokens.
+    /// No output: tokens of the sequence are left to process, or it has no tokens.
     Nothing,
     /// The most likely token after the last token.
     Token(u32),
     /// The most likely next token after each token of the call.
     Tokens(Vec<u32>),
-    /// The logits after the last token. With [`StepRequest::All`], the list contains the
-    /// logits after each token of the call.
+    /// The logits after the last token, or with [`StepRequest::All`] after each token of the call.
     Logits(Vec<Vec<f32>>),
-    /// The first output follows the last token before a draft, and each further output follows a
-    /// token of the draft.
+    /// The first output follows the token before a draft, each further one a token of the draft.
     Verified(Vec<StepOutput>),
 }
 
@@ -151,8 +138,7 @@ pub(crate) struct Generation {
     sampler: Sampler,
     guide: Option<Guide>,
     generated: Generated,
-    /// The tokens that the grammar requires as the continuation of the sequence. The network processes
-    /// the required tokens one by one, because the caller needs the logits.
+    /// The tokens that the grammar requires next, processed one by one because the caller needs logits.
     forced: VecDeque<u32>,
     /// Whether the network has processed the whole prompt.
     has_prompt: bool,
@@ -164,10 +150,6 @@ pub(crate) struct Generation {
 
 impl Generation {
     /// Starts to continue a prompt.
-    ///
-    /// # Errors
-    /// Returns an error if the prompt is empty or leaves no room for a token, or a setting is out of
-    /// range.
     pub fn new(prompt: &[u32], options: &TokenOptions) -> Result<Self, GenerateError> {
         let sampler = Self::check(prompt, options)?;
         let generated = Generated {
@@ -200,9 +182,8 @@ impl Generation {
         Sampler::new(&options.sampling)
     }
 
-    /// Returns the outputs that the sequence needs from the next network call. Without sampling, the
-    /// compiled module computes the argmax. If the module computes the argmax, the call copies only
-    /// eight bytes to the host: the token and the token's logit.
+    /// The outputs that the next call must return. Without sampling, the module computes the argmax, so the
+    /// call copies eight bytes: the token and its logit.
     pub fn want(&self) -> StepRequest {
         let reads_logits = self.keeps_logits() || self.guide.is_some();
         if self.options.sampling.takes_the_likeliest() && !reads_logits {
@@ -232,9 +213,8 @@ impl Generation {
         self.has_prompt
     }
 
-    /// Returns the largest number of draft tokens for which the sequence has room. A call that verifies
-    /// a draft chooses one token in addition to the accepted draft tokens. While the network
-    /// processes the prompt, the sequence has no room for draft tokens.
+    /// The most draft tokens that fit. Verifying chooses one token in addition to the accepted ones. While
+    /// the network processes the prompt, there is no room.
     pub fn room_for_draft(&self) -> usize {
         if self.has_prompt {
             self.options.max_tokens.saturating_sub(self.generated.tokens.len() + 1)
@@ -249,14 +229,9 @@ impl Generation {
         self.generated.accepted += accepted;
     }
 
-    /// Takes the network's output after the tokens in `before`, and chooses the next token. Returns
-    /// the chosen token, followed by the tokens that the grammar then requires. At the end of the
-    /// sequence, the returned list is empty. If the constraint is not ready after `patience`, the result
-    /// is `None`, and the next call continues with [`StepOutput::Nothing`]. Without `patience`, the
-    /// function waits for the constraint.
-    ///
-    /// # Errors
-    /// Returns an error if no token can be chosen.
+    /// Chooses the next token from the output after `before`. Returns it and the tokens that the grammar then
+    /// requires, or an empty list at the end. If the constraint is not ready after `patience`, the result is
+    /// `None`, and the next call continues with [`StepOutput::Nothing`]. Without `patience`, it waits.
     pub fn next(
         &mut self,
         answer: StepOutput,
@@ -327,8 +302,7 @@ impl Generation {
         self.sampler.begin(TextBounds { prompt, end, stop_tokens: self.options.stop_tokens.clone() });
     }
 
-    /// Chooses the next token from an output of the network. The result is `None` if the sequence is
-    /// complete.
+    /// Chooses the next token from an output, or `None` if the sequence is complete.
     fn answered(&mut self, answer: StepOutput, before: &[u32]) -> Result<Option<u32>, GenerateError> {
         let mut rows = match answer {
             StepOutput::Token(token) => {
@@ -357,9 +331,7 @@ impl Generation {
         Ok(Some(token))
     }
 
-    /// Returns the tokens that the grammar requires after the chosen token. If the caller needs
-    /// logits, the returned list is empty, and the network processes the required tokens one by
-    /// one.
+    /// The tokens that the grammar requires next; empty if the caller needs the logits of each token.
     fn force(&mut self) -> Result<Vec<u32>, GenerateError> {
         let Some(guide) = &mut self.guide else { return Ok(Vec::new()) };
         let forced = guide.forced()?;
@@ -418,8 +390,7 @@ impl Generation {
         self.generated
     }
 
-    /// Returns the tokens of the sequence so far, with [`Finish::Cancelled`] as the reason why the sequence
-    /// ended.
+    /// Returns the tokens so far, with [`Finish::Cancelled`] as the reason of the end.
     pub fn cancelled(self) -> Generated {
         Generated { finish: Finish::Cancelled, ..self.generated }
     }

@@ -1,9 +1,6 @@
-//! Converts the tokenizer of a GGUF file to the tokenizer files of a Hugging Face model.
-//!
-//! The file `docs/gguf.md` of ggml describes the keys of GGUF metadata. llama.cpp
-//! (`src/llama-vocab.cpp`) defines the meaning of `tokenizer.ggml.pre` and whether a text begins
-//! with a special token. Tests check that the converted tokenizers produce the same tokens as
-//! llama.cpp.
+//! Converts the tokenizer of a GGUF file to Hugging Face files. ggml's `docs/gguf.md` describes the keys.
+//! llama.cpp (`src/llama-vocab.cpp`) defines `tokenizer.ggml.pre` and the beginning special token. Tests
+//! compare the tokens with llama.cpp's.
 
 mod special;
 
@@ -15,9 +12,8 @@ use serde_json::{Map, Value, json};
 
 use crate::GenerateError;
 
-/// Creates the content of the Hugging Face file `name` from the metadata of a GGUF file. The result
-/// is `None` if the metadata do not contain the content of the file `name`, or if the model is no
-/// GGUF file.
+/// Creates the content of the Hugging Face file `name` from the metadata of a GGUF file. The result is `None`
+/// if the metadata do not contain the content of the file `name`, or if the model is no GGUF file.
 pub fn gguf_text(files: impl Into<ModelFiles>, name: &str) -> Result<Option<String>, GenerateError> {
     files.into().gguf()?.map_or(Ok(None), |file| text_of(file, name))
 }
@@ -95,8 +91,7 @@ impl<'a> Vocabulary<'a> {
         tokens.filter(move |(_, kind)| **kind == wanted).map(|(token, _)| token)
     }
 
-    /// Returns the token id under a metadata key, if the vocabulary contains this token. For
-    /// tokenizers of the kind `llama`, the function uses default values for missing metadata keys.
+    /// Returns the id under a key, if the vocabulary contains it. The kind `llama` has default values.
     fn id(&self, key: &str) -> Option<usize> {
         let id = match (self.file.get(&format!("tokenizer.ggml.{key}_token_id")), key) {
             (Some(GgufValue::Integer(id)), _) => usize::try_from(id).ok()?,
@@ -116,8 +111,7 @@ impl<'a> Vocabulary<'a> {
         }
     }
 
-    /// Returns the content of a `generation_config.json`: the tokens that end a text, and the tokens
-    /// that no text contains. Like llama.cpp, the function ignores ids outside the vocabulary.
+    /// The tokens that end a text, and those of no text. Like llama.cpp, ignores ids outside the vocabulary.
     fn generation(&self) -> Result<Value, GenerateError> {
         const SUPPRESS: &str = "tokenizer.ggml.suppress_tokens";
         let Some(ids) = array(self.file, SUPPRESS)? else { return Ok(json!({ "eos_token_id": self.ends })) };
@@ -204,8 +198,7 @@ impl<'a> Vocabulary<'a> {
         self.tokens.iter().enumerate().map(|(id, text)| ((*text).to_owned(), id.into())).collect()
     }
 
-    /// Builds a tokenizer like SentencePiece, which merges the pieces with the highest score and
-    /// encodes unknown characters as bytes. The tokenizer's merges are sorted by score.
+    /// Builds a tokenizer like SentencePiece, which merges by score and encodes unknown characters as bytes.
     fn pieces(&self) -> Result<(Parts, bool), GenerateError> {
         const SCORES: &str = "tokenizer.ggml.scores";
         let bad = |found: String| wrong(self.file, SCORES, found, "a number for each token");
@@ -259,8 +252,7 @@ impl<'a> Vocabulary<'a> {
         Ok((Parts { normalizer, pre_tokenizer: Value::Null, decoder, model }, true))
     }
 
-    /// Builds a tokenizer like GPT-2: a pattern splits a text into words, and byte sequences are
-    /// merged in the order of a list.
+    /// Builds a tokenizer like GPT-2: a pattern splits words, and byte sequences merge in a list's order.
     fn byte_level(&self) -> Result<(Parts, bool), GenerateError> {
         const MERGES: &str = "tokenizer.ggml.merges";
         const PRE: &str = "tokenizer.ggml.pre";
@@ -298,16 +290,12 @@ struct Parts {
 
 /// The rules that split a text into words.
 struct Words {
-    /// The regular expressions that split a text into words, in the order in which the tokenizer
-    /// applies these expressions. Each regular expression splits the words that the previous
-    /// expression found. A match of a regular expression is a word, and the text between two
-    /// matches is also a word.
+    /// The regular expressions that split a text into words, applied in this order to the words of the
+    /// previous one. A match is a word, as is the text between two matches.
     patterns: &'static [&'static str],
-    /// Whether the tokenizer encodes a word that is in the vocabulary as one token, without
-    /// applying merges.
+    /// Whether the tokenizer encodes a word that is in the vocabulary as one token, without applying merges.
     whole_first: bool,
-    /// Whether a text begins with a special token. The value in this field is the default for
-    /// metadata that do not declare whether a text begins with a special token.
+    /// Whether a text begins with a special token, if the metadata do not declare it.
     add_bos: bool,
 }
 
@@ -315,8 +303,7 @@ const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// The regular expressions find digits first, then Han, Hiragana and Katakana, and then all other
-/// words.
+/// The regular expressions find digits first, then Han, Hiragana and Katakana, and then all other words.
 const DEEPSEEK3: &[&str] = &[
     r"\p{N}{1,3}",
     r"[一-龥぀-ゟ゠-ヿ]+",
@@ -326,8 +313,7 @@ const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}
 const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 impl Words {
-    /// Returns the rules for a value of `tokenizer.ggml.pre`. The result is `None` if no supported
-    /// tokenizer family uses the given value.
+    /// Returns the rules for a value of `tokenizer.ggml.pre`, or `None` if it is not supported.
     fn of(pre: &str) -> Option<Self> {
         let (patterns, whole_first, add_bos): (&[&str], bool, bool) = match pre {
             "gpt-2" | "gpt2" | "phi-2" | "olmo" => (&[GPT2], false, false),
@@ -347,8 +333,7 @@ impl Words {
     }
 }
 
-/// Checks that each metadata key with a token id has a valid type, and that the vocabulary contains
-/// this token id.
+/// Checks that each key with a token id has a valid type, and that the vocabulary contains the id.
 fn check_keys(file: &Gguf, count: usize) -> Result<(), GenerateError> {
     const FLAGS: &[&str] =
         &["tokenizer.ggml.add_bos_token", "tokenizer.ggml.add_eos_token", "tokenizer.ggml.add_space_prefix"];

@@ -1,8 +1,5 @@
-//! Generates text with a compiled network. This crate contains the tokenizer, the sampler, and the
-//! code that calls the network.
-//!
-//! Each module of this crate gives the same results as Hugging Face transformers, token for token
-//! and byte for byte.
+//! Generates text with a compiled network: tokenizer, sampler and calls. Each module gives the same results
+//! as Hugging Face transformers, token for token and byte for byte.
 #![warn(missing_docs)]
 
 mod ahead;

@@ -1,5 +1,4 @@
-//! Reads the tokenizer files and configuration files of a model, from the model's folder or from a
-//! GGUF file.
+//! Reads the tokenizer files and configuration files of a model, from the model's folder or from a GGUF file.
 
 use std::path::Path;
 use std::{fmt, io};
@@ -23,8 +22,7 @@ pub(crate) fn read_json(model: &ModelFiles, name: &str) -> Result<Option<Value>,
     Ok(Some(value))
 }
 
-/// Reads selected keys from a JSON file of a model. The result is `None` if the model has no file
-/// with the given name. The function skips keys that are not selected, because a
+/// Reads selected keys from a JSON file, or `None` without the file. Skips the others, because a
 /// `tokenizer_config.json` can list tens of thousands of tokens.
 pub(crate) fn read_keys(
     model: &ModelFiles,
@@ -46,8 +44,7 @@ pub(crate) fn read_keys(
     Ok(Some(found.into_iter().map(value).collect::<Result<_, _>>().map_err(bad)?))
 }
 
-/// Parses only selected keys of a JSON object. The values of the selected keys are returned as
-/// unparsed JSON text.
+/// Parses only selected keys of a JSON object, and returns their values as unparsed JSON.
 struct Wanted(fn(&str) -> bool);
 
 impl<'de> DeserializeSeed<'de> for Wanted {
@@ -78,8 +75,7 @@ impl<'de> Visitor<'de> for Wanted {
     }
 }
 
-/// Reads a text file of a model with at most `limit` bytes. The result is `None` if the model has
-/// no file with the given name.
+/// Reads a text file with at most `limit` bytes, or `None` if the model has no such file.
 pub(crate) fn read_text(model: &ModelFiles, name: &str, limit: u64) -> Result<Option<String>, GenerateError> {
     read_file(model, name, |path| files::read_text(path, limit))
 }

@@ -15,19 +15,14 @@ use crate::executor::{CallArgument, Executor, Iree};
 /// their roles.
 pub struct Network<E: Executor = Iree> {
     pub(crate) executor: E,
-    /// The entry points that choose a token, sorted by the number of tokens that each entry point
-    /// takes.
+    /// The entry points that choose a token, sorted by the number of tokens that each entry point takes.
     steps: Vec<EntryPoint>,
-    /// The entry points that take features instead of tokens, but otherwise equal the entry points
-    /// in `steps`.
+    /// The entry points that take features instead of tokens, and otherwise equal `steps`.
     feature_steps: Vec<EntryPoint>,
-    /// Entry points that are not in `steps` or `feature_steps`, sorted by the number of sequences
-    /// that each entry point computes. For each number of sequences, the list
-    /// contains at most one entry point of each kind.
+    /// All other entry points, by ascending number of sequences; at most one of each kind per number.
     others: Vec<EntryPoint>,
     shared: Shared,
-    /// The entry points of the module for multi-token prediction, if the program has such entry
-    /// points.
+    /// The entry points of the module for multi-token prediction, if the program has such entry points.
     mtp: Option<MtpEntries>,
 }
 
@@ -44,8 +39,7 @@ pub(crate) struct MtpEntries {
 #[derive(Clone, Default)]
 pub(crate) struct Feed<'a> {
     pub tokens: &'a [u32],
-    /// The feature vectors that replace the embeddings of the tokens, if the entry point takes
-    /// features instead of tokens.
+    /// The feature vectors in place of token embeddings, if the entry point takes features.
     pub features: Vec<f32>,
     pub start: usize,
     pub adapter: u32,
@@ -62,9 +56,6 @@ pub(crate) struct StepResults<B> {
 
 impl Network {
     /// Creates a network from a compiled program whose entry points have the given signatures.
-    ///
-    /// # Errors
-    /// Returns an error if an entry point lacks a necessary argument or result.
     pub fn new(
         runtime: &Runtime,
         program: &VmModule,
@@ -75,26 +66,17 @@ impl Network {
 }
 
 impl<E: Executor> Network<E> {
-    /// Whether the program has an entry point that returns the logits after each token.
-    /// [`Session::score`](crate::Session::score) needs an entry point that returns the logits after
-    /// each token.
+    /// Whether [`Session::score`](crate::Session::score) has an entry point with the logits after each token.
     pub fn has_scorer(&self) -> bool {
         self.only(EntryKind::Scorer).is_ok()
     }
 
-    /// Whether the program has an entry point that verifies draft tokens.
-    /// [`Session::speculate`](crate::Session::speculate) needs an entry point that verifies draft
-    /// tokens.
+    /// Whether [`Session::speculate`](crate::Session::speculate) has an entry point that verifies drafts.
     pub fn has_verifier(&self) -> bool {
         self.verifier().is_some()
     }
 
-    /// Creates a network whose entry points have the given signatures. `executor` calls the entry
-    /// points.
-    ///
-    /// # Errors
-    /// Returns an error if an entry point lacks a necessary argument or result, or if no entry
-    /// point takes a single token.
+    /// Creates a network, whose entry points `executor` calls. One of them must take a single token.
     pub fn on(executor: E, signatures: &[Signature]) -> Result<Self, GenerateError> {
         let (drafting, signatures): (Vec<_>, Vec<_>) = signatures.iter().cloned().partition(drafts);
         let mtp = if drafting.is_empty() { None } else { Some(MtpEntries::new(&drafting)?) };
@@ -148,8 +130,7 @@ impl<E: Executor> Network<E> {
         self.shared.vocabulary
     }
 
-    /// Returns the largest number of tokens that one call of the network processes for each
-    /// sequence.
+    /// Returns the largest number of tokens that one call of the network processes for each sequence.
     pub fn chunk(&self) -> usize {
         self.steps.last().map_or(1, |entry| entry.chunk)
     }
@@ -164,8 +145,7 @@ impl<E: Executor> Network<E> {
         check_tokens(tokens, before, self.shared.context, self.shared.vocabulary)
     }
 
-    /// The largest number of tokens that a sequence of `length` tokens can grow to without a change
-    /// of its rotary embedding. The state of a sequence is lost when its embedding changes.
+    /// The most tokens to which it can grow with the same rotary embedding. A change loses the state.
     pub(crate) fn original(&self, length: usize) -> usize {
         self.shared.originals.iter().copied().find(|&original| original >= length).unwrap_or(usize::MAX)
     }
@@ -180,10 +160,8 @@ impl<E: Executor> Network<E> {
         self.steps.iter().any(|entry| entry.sequences < self.shared.batch)
     }
 
-    /// Chooses the entry point that computes `positions` new positions for `span` consecutive
-    /// sequences. If `positions` is at least the largest chunk, the function chooses an entry
-    /// point with the largest chunk. If `positions` is below the largest chunk, the function
-    /// chooses the entry point with the lowest cost.
+    /// Chooses the cheapest entry point for `positions` positions of `span` consecutive sequences, or one
+    /// with the largest chunk if `positions` is at least that.
     pub(crate) fn step(
         &self,
         span: usize,
@@ -194,9 +172,6 @@ impl<E: Executor> Network<E> {
     }
 
     /// Returns the network's module for multi-token prediction, which proposes draft tokens.
-    ///
-    /// # Errors
-    /// Returns an error if the program has no entry points that run the module.
     pub fn mtp(&self) -> Result<MtpModule<'_, E>, GenerateError> {
         let missing =
             || GenerateError::EntryPoint { name: "draft_1".into(), why: "is missing in the program".into() };
@@ -213,8 +188,7 @@ impl<E: Executor> Network<E> {
         !self.shared.memory.is_empty()
     }
 
-    /// Returns an entry point of the given kind that computes at least `span` consecutive
-    /// sequences, if such an entry point exists.
+    /// Returns an entry point of the given kind for at least `span` consecutive sequences.
     pub(crate) fn of_kind(&self, kind: EntryKind, span: usize) -> Option<&EntryPoint> {
         self.others.iter().find(|entry| entry.kind == kind && entry.sequences >= span)
     }
@@ -233,8 +207,7 @@ impl<E: Executor> Network<E> {
         self.of_kind(kind, 1).ok_or_else(missing)
     }
 
-    /// Returns the entry point that verifies draft tokens, if the program contains such an entry
-    /// point.
+    /// Returns the entry point that verifies draft tokens, if the program contains such an entry point.
     pub(crate) fn verifier(&self) -> Option<&EntryPoint> {
         self.of_kind(EntryKind::Verifier, 1)
     }
@@ -244,8 +217,7 @@ impl<E: Executor> Network<E> {
         &self.shared.state
     }
 
-    /// Whether a sequence can be rewound to the position `to`, after network calls have
-    /// written all positions below `written`.
+    /// Whether a sequence can be rewound to `to`, after calls have written all positions below `written`.
     pub(crate) fn rewinds(&self, written: usize, to: usize) -> bool {
         let mut parts = self.shared.state.iter().filter_map(KeptTensor::part);
         parts.all(|part| part.kind.rewinds(written, to))
@@ -256,9 +228,8 @@ impl<E: Executor> Network<E> {
         self.shared.state.iter().map(|slot| self.executor.zeros(&slot.ty)).collect()
     }
 
-    /// Calls an entry point with new positions for consecutive sequences, beginning with
-    /// the index `first`. The call consumes the state and returns the new state. After an error, the
-    /// state of the batch is lost. The call does not change the output of the encoder.
+    /// Computes new positions for consecutive sequences from `first` on. Consumes the state and returns the
+    /// new one; an error loses it. The output of the encoder stays.
     pub(crate) fn call(
         &self,
         entry: &EntryPoint,
@@ -343,8 +314,7 @@ impl<E: Executor> Network<E> {
         self.executor.copied_rows(filled, &ty.with_rows(entry.sequences), first)
     }
 
-    /// Creates an argument of a network call that contains one or several numbers for each
-    /// sequence.
+    /// Creates an argument of a network call that contains one or several numbers for each sequence.
     fn input(
         &self,
         bound: &ArgBinding,
@@ -410,8 +380,7 @@ impl MtpEntries {
     }
 }
 
-/// A network's module for multi-token prediction, which proposes draft tokens
-/// ([`MtpDrafter`](crate::MtpDrafter)).
+/// The module for multi-token prediction, which proposes draft tokens ([`MtpDrafter`](crate::MtpDrafter)).
 pub struct MtpModule<'a, E: Executor = Iree> {
     network: &'a Network<E>,
     pub(crate) entries: &'a MtpEntries,
@@ -426,9 +395,8 @@ impl<E: Executor> Clone for MtpModule<'_, E> {
 impl<E: Executor> Copy for MtpModule<'_, E> {}
 
 impl<E: Executor> MtpModule<'_, E> {
-    /// Processes positions that follow the `feed.start` positions in `state`. Returns the most likely
-    /// token after the last position, the hidden state of the last position, and the number of
-    /// positions that the call has processed.
+    /// Processes positions after the first `feed.start` ones. Returns the last position's most likely token
+    /// and hidden state, and the number of processed positions.
     pub(crate) fn step(
         &self,
         positions: &[(u32, &[f32])],
@@ -461,8 +429,7 @@ impl<E: Executor> MtpModule<'_, E> {
     }
 }
 
-/// Chooses the entry point that computes `positions` new positions for `span` consecutive
-/// sequences, with the lowest cost.
+/// Chooses the entry point with the lowest cost for `positions` positions of `span` consecutive sequences.
 fn cheapest(steps: &[EntryPoint], span: usize, positions: usize) -> Result<&EntryPoint, GenerateError> {
     let fits = || steps.iter().filter(|entry| entry.sequences >= span);
     let longest = fits().map(|entry| entry.chunk).max();
@@ -531,11 +498,7 @@ fn twice(kind: EntryKind, first: &str) -> String {
     format!("{what}, as `{first}` does; expected one such")
 }
 
-/// Checks that `tokens` can follow a sequence of `before` tokens. All tokens must fit into the
-/// context, and the vocabulary must contain each token.
-///
-/// # Errors
-/// Returns an error about the first token outside the vocabulary, or about a context that is too short.
+/// Checks that `tokens` are in the vocabulary and fit into the context after `before` tokens.
 pub fn check_tokens(
     tokens: &[u32],
     before: usize,

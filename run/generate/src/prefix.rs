@@ -16,8 +16,7 @@ const SNAPSHOTS: usize = 8;
 /// The largest number of snapshots that Tracewright keeps for a sequence, if a snapshot is small.
 const SMALL_SNAPSHOTS: usize = 2 * SNAPSHOTS;
 
-/// If two sequences have at least this many tokens in common, Tracewright ends a network call at the
-/// first position at which they differ.
+/// With at least this many shared tokens, a network call ends where two sequences begin to differ.
 const WORTH_A_CALL: usize = 8;
 
 /// The place in the batch that Tracewright chose for a new sequence.
@@ -25,8 +24,7 @@ pub(crate) struct Reused {
     pub index: usize,
     /// The number of the sequence's first tokens whose state exists already.
     pub length: usize,
-    /// The number of tokens that the sequence has in common with another one. The field is `None` if
-    /// an additional snapshot after the common tokens would not save enough work.
+    /// The shared tokens, or `None` if a snapshot after them would not save enough work.
     pub parts_at: Option<usize>,
 }
 
@@ -34,17 +32,14 @@ pub(crate) struct Reused {
 struct Reusable {
     index: usize,
     length: usize,
-    /// The number of tokens that the two sequences have in common, even if no state for all these
-    /// tokens exists.
+    /// The number of tokens that two sequences share, even without a state for all of them.
     shared: usize,
-    /// The index of the snapshot with copies of the state tensors that later network calls have
-    /// overwritten. The field is `None` if the current state of the sequence is still valid.
+    /// The snapshot with overwritten state tensors, or `None` if the current state is still valid.
     snapshot: Option<usize>,
 }
 
 impl<B> Sequence<B> {
-    /// Returns the longest prefix of `tokens` for which the sequence, which has the given index, has
-    /// the state, or to which it can be rewound.
+    /// Returns the longest prefix of `tokens` of which the sequence has, or can be rewound to, the state.
     fn reusable(&self, index: usize, tokens: &[u32], rewinds: impl Fn(usize, usize) -> bool) -> Reusable {
         let prefix = &self.prefix;
         let same = self.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count();
@@ -68,10 +63,8 @@ impl<B> Sequence<B> {
         best
     }
 
-    /// Adds a snapshot. If the sequence then has more than `most` snapshots, the function removes the
-    /// snapshot whose position is closest to the positions of its neighbours. If snapshots are small, the function removes a snapshot from the older half of
-    /// the snapshots. If snapshots are large, the function can remove any snapshot except the
-    /// latest.
+    /// Adds a snapshot. Beyond `most`, removes the one closest to its neighbours: of small snapshots in the
+    /// older half, of large ones anywhere but the latest.
     fn keep(&mut self, snapshot: Snapshot<KeptRow<B>>, most: usize) {
         let snapshots = &mut self.prefix.snapshots;
         snapshots.retain(|one| one.length < snapshot.length);
@@ -94,14 +87,12 @@ impl SequenceInput {
 }
 
 impl<E: Executor> Network<E> {
-    /// Whether the state after n tokens always contains the states after fewer than n tokens.
-    /// Without a sliding window, a KV cache contains all earlier states.
+    /// Whether the state after n tokens contains all earlier ones, as in a KV cache without a window.
     fn keeps_all(&self) -> bool {
         self.state().iter().filter_map(|tensor| tensor.part()).all(keeps_all)
     }
 
-    /// Returns the largest number of snapshots that a sequence keeps. A snapshot is small if it takes
-    /// at most half of the memory of a sequence's state.
+    /// The most snapshots of a sequence. A small one takes at most half of a sequence's state.
     fn snapshots(&self) -> usize {
         let is_copied = |tensor: &&KeptTensor| tensor.part().is_some_and(|part| !keeps_all(part));
         let bytes = |tensor: &KeptTensor| tensor.ty.bytes();
@@ -110,10 +101,9 @@ impl<E: Executor> Network<E> {
         if 2 * copied <= all { SMALL_SNAPSHOTS } else { SNAPSHOTS }
     }
 
-    /// Returns the positions at which network calls must end while the network processes a prompt
-    /// of `length` tokens. One of the returned positions is `parts_at`. If a recurrent layer has a
-    /// small state, some network calls end at positions near the end of a long prompt. Otherwise, a
-    /// sequence that shares most of the prompt would compute up to a chunk of tokens again.
+    /// Returns where calls must end in a prompt of `length` tokens, including `parts_at`. With a small state
+    /// of a recurrent layer, some calls end near the end of a long prompt. Otherwise, a similar prompt would
+    /// compute up to a chunk again.
     pub(crate) fn ends(&self, length: usize, parts_at: Option<usize>) -> Vec<usize> {
         let chunk = self.chunk();
         let step = chunk / (SNAPSHOTS / 2);
@@ -128,8 +118,7 @@ impl<E: Executor> Network<E> {
 }
 
 impl<E: Executor> Sequences<'_, E> {
-    /// Keeps a snapshot after each chunk of a prompt, if other sequences may begin with this prompt.
-    /// The snapshot contains the state tensors that later network calls overwrite.
+    /// Keeps the overwritten state tensors after each chunk of a prompt with which others may begin.
     pub(crate) fn keep_snapshots(
         &mut self,
         first: usize,
@@ -148,13 +137,8 @@ impl<E: Executor> Sequences<'_, E> {
         Ok(())
     }
 
-    /// Chooses one of the `free` places of the batch for a new sequence, and copies a state there.
-    /// The state belongs to the longest prefix of `tokens` for which any sequence has the state. The
-    /// prefix never contains the last token, because the next token is chosen from the logits after
-    /// this token. Returns `None` if no place is free.
-    ///
-    /// # Errors
-    /// Returns an error if the state cannot be read.
+    /// Chooses one of the `free` places for a new sequence, or `None`, and copies the state of the longest
+    /// known prefix of `tokens` there. The last token is excluded, because its logits choose the next token.
     pub(crate) fn reuse(
         &mut self,
         free: &[usize],
@@ -194,9 +178,6 @@ impl<E: Executor> Sequences<'_, E> {
     }
 
     /// Returns a copy of the state of the longest prefix of `tokens` that any sequence has computed.
-    ///
-    /// # Errors
-    /// Returns an error if the state cannot be read.
     pub(crate) fn save(&self, model: &str, tokens: &[u32]) -> Result<SavedSequence, GenerateError> {
         let is_valid =
             |one: &Reusable| self.all[one.index].prefix.original == self.network.original(one.length);
@@ -212,11 +193,7 @@ impl<E: Executor> Sequences<'_, E> {
         Ok(self.network.saved(model, &tokens[..state.length], state))
     }
 
-    /// Loads a saved sequence into one of the `free` places of the batch. Returns `None` if no place
-    /// is free.
-    ///
-    /// # Errors
-    /// Returns an error if a different network computed the sequence.
+    /// Loads a saved sequence into one of the `free` places of the batch, or returns `None` without a place.
     pub(crate) fn load(
         &mut self,
         free: &[usize],
@@ -234,8 +211,7 @@ impl<E: Executor> Sequences<'_, E> {
         Ok(Some(()))
     }
 
-    /// Returns, for each sequence with the given adapter, the longest prefix of `tokens` for which
-    /// the sequence has the state. The state of a sequence with a source depends on this source.
+    /// The longest known prefix of `tokens` in each sequence with the adapter. A source changes the state.
     fn reusable(&self, tokens: &[u32], adapter: u32) -> impl Iterator<Item = Reusable> {
         let can = move |one: &Sequence<E::Buffer>| one.input.adapter == adapter && one.input.source.is_none();
         let all = self.all.iter().enumerate().filter(move |(_, one)| can(one));
@@ -275,8 +251,7 @@ impl<E: Executor> Sequences<'_, E> {
         Ok(state)
     }
 
-    /// Puts a copied sequence in a place of the batch. Before the next call, Tracewright copies
-    /// `state` there.
+    /// Puts a copied sequence in a place of the batch; `state` is copied there before the next call.
     fn put(&mut self, index: usize, tokens: Vec<u32>, original: usize, state: Snapshot<KeptRow<E::Buffer>>) {
         let mut one = Sequence { tokens, ..Sequence::default() };
         (one.prefix.length, one.prefix.written) = (state.length, state.written);

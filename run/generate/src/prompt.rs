@@ -45,8 +45,7 @@ pub struct Prompt {
 pub enum PromptPart {
     /// One token id for each position.
     Tokens(Vec<u32>),
-    /// Vectors in place of the embeddings of tokens, and the token id that stands for each of their
-    /// positions where only token ids count, such as in a repetition penalty.
+    /// Vectors in place of embeddings, and the token id that penalties see at their positions.
     Features(Features, u32),
 }
 

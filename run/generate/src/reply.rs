@@ -21,14 +21,11 @@ use crate::{
 pub struct GenerateOptions {
     /// The largest number of tokens that the model generates.
     pub max_tokens: usize,
-    /// The largest number of tokens of prompt and answer. With `None`, only
-    /// [`max_tokens`](Self::max_tokens) and the context limit the text.
+    /// The most tokens of prompt and answer, or only [`max_tokens`](Self::max_tokens) and the context.
     pub max_length: Option<usize>,
-    /// The settings of the sampler. [`dry_breakers`](Self::dry_breakers) replaces the DRY breakers
-    /// in the sampler's settings.
+    /// The settings of the sampler. [`dry_breakers`](Self::dry_breakers) replaces the breakers in them.
     pub sampling: Sampling,
-    /// Texts that end a repetition, so that the DRY penalty ignores repetitions across these texts.
-    /// `None` selects [`Breakers::USUAL`].
+    /// Texts across which the DRY penalty sees no repetition. `None` selects [`Breakers::USUAL`].
     pub dry_breakers: Option<Vec<String>>,
     /// Stop strings, which end the text. The text does not include the stop string.
     pub stop: Vec<String>,
@@ -38,8 +35,7 @@ pub struct GenerateOptions {
     pub follow: Option<Follow>,
     /// Whether JSON that [`follow`](Self::follow) requires may contain whitespace outside strings.
     pub whitespace_flexible: bool,
-    /// The number of most likely tokens whose probabilities the result contains for each position.
-    /// With `None`, the result contains no probabilities.
+    /// The number of most likely tokens with probabilities in the result, or `None` for no probabilities.
     pub logprobs: Option<usize>,
     /// Whether to keep the logits from which each token was chosen, as f32 [tokens, vocabulary].
     pub keep_logits: bool,
@@ -75,10 +71,6 @@ impl Default for GenerateOptions {
 
 impl GenerateOptions {
     /// Converts the options to [`TokenOptions`] for a model with the stop tokens `stop_tokens`.
-    ///
-    /// # Errors
-    /// Returns an error if a setting is out of range, a schema or a grammar is not supported, or an
-    /// option needs a tokenizer that the model lacks.
     pub fn in_tokens(
         &self,
         tokenizer: Option<&Tokenizer>,
@@ -87,12 +79,7 @@ impl GenerateOptions {
         self.in_tokens_within(tokenizer, stop_tokens, None)
     }
 
-    /// Converts the options like [`in_tokens`](Self::in_tokens). `processes` follow schemas and
-    /// grammars, or this process does so with `None`.
-    ///
-    /// # Errors
-    /// Returns the same errors as [`in_tokens`](Self::in_tokens), or an error if a schema or a grammar
-    /// exceeds a limit.
+    /// Like [`in_tokens`](Self::in_tokens), but `processes` follow schemas, or this process with `None`.
     pub fn in_tokens_within(
         &self,
         tokenizer: Option<&Tokenizer>,
@@ -142,10 +129,8 @@ impl GenerateOptions {
     }
 }
 
-/// Converts the tokens of an answer to text, one by one. A `Reply` returns a piece of text as soon
-/// as no later token can change this piece. A `Reply` finds stop strings in the text.
-///
-/// If the model has no tokenizer, the text of a token is the token id and a space.
+/// Converts tokens to text, which it returns as soon as no later token can change it, and finds stop strings.
+/// Without a tokenizer, the text of a token is its id and a space.
 #[derive(Clone, Debug)]
 pub struct Reply<'a> {
     detokenizer: Option<Stream<'a>>,
@@ -155,8 +140,7 @@ pub struct Reply<'a> {
 }
 
 impl<'a> Reply<'a> {
-    /// Creates an answer that contains no tokens yet. The answer ends before the first string of
-    /// `stop`.
+    /// Creates an answer that contains no tokens yet. The answer ends before the first string of `stop`.
     pub fn new(tokenizer: Option<&'a Tokenizer>, stop: &[String]) -> Self {
         Self {
             detokenizer: tokenizer.map(Tokenizer::stream),
@@ -173,11 +157,7 @@ impl<'a> Reply<'a> {
         self
     }
 
-    /// Takes the next token, and returns the new text that no later token can change. The returned
-    /// text can be empty.
-    ///
-    /// # Errors
-    /// Returns an error if the tokenizer cannot decode the token.
+    /// Takes the next token, and returns the new text that no later token can change, which can be empty.
     pub fn push(&mut self, token: u32) -> Result<String, GenerateError> {
         let piece = match &mut self.detokenizer {
             Some(detokenizer) => detokenizer.push(token)?,
@@ -186,11 +166,7 @@ impl<'a> Reply<'a> {
         Ok(self.take(&piece, false))
     }
 
-    /// Ends the answer, and returns the rest of the text. A `Reply` holds back text as long as a
-    /// character or a stop string could be incomplete.
-    ///
-    /// # Errors
-    /// Returns an error if the pieces of text differ from the text of all tokens together.
+    /// Ends the answer, and returns the rest, held back for incomplete characters or stop strings.
     pub fn finish(&mut self) -> Result<String, GenerateError> {
         if self.stopped {
             return Ok(String::new());
@@ -209,9 +185,8 @@ impl<'a> Reply<'a> {
         &self.text
     }
 
-    /// Sets the reason why the text ended to [`Finish::Stop`] if a stop string ended the text. The
-    /// generation itself reports the reason [`Finish::Cancelled`] for a text that ends at a stop
-    /// string.
+    /// Sets the reason why the text ended to [`Finish::Stop`] if a stop string ended the text. The generation
+    /// itself reports the reason [`Finish::Cancelled`] for a text that ends at a stop string.
     pub fn finished(&self, generated: Generated) -> Generated {
         if self.stopped { Generated { finish: Finish::Stop, ..generated } } else { generated }
     }

@@ -1,7 +1,5 @@
-//! Stores a sequence and its state in a file.
-//!
-//! The file contains magic bytes, the length of a header, the header in JSON, the bytes of the
-//! state, and a BLAKE3 hash of everything before the hash.
+//! Stores a sequence in a file: magic bytes, length of the header, header in JSON, state, and a BLAKE3 hash
+//! of everything before.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -16,13 +14,11 @@ use crate::executor::Executor;
 use crate::snapshot::{Snapshot, keeps_all};
 use crate::{GenerateError, Network, SavedFault};
 
-/// The magic bytes at the start of the file. The last of the magic bytes is the version of the file
-/// format.
+/// The magic bytes at the start of the file. The last of the magic bytes is the version of the file format.
 const MARK: [u8; 8] = *b"TWSEQ\0\0\x01";
 const HASH: usize = 32;
 
-/// The tokens of a sequence, and the state (such as the KV cache) after these tokens. A prompt that
-/// begins with the saved tokens reuses the saved state.
+/// Tokens and the state (such as the KV cache) after them, for prompts that begin with these tokens.
 #[derive(Clone, Debug)]
 pub struct SavedSequence {
     pub(crate) header: Header,
@@ -81,19 +77,12 @@ impl SavedSequence {
         bytes
     }
 
-    /// Writes a file atomically, so that an incomplete file never appears.
-    ///
-    /// # Errors
-    /// Returns an error if the file cannot be written, or would replace a file that is not a saved
-    /// sequence.
+    /// Writes a file atomically. It is an error to replace a file that is not a saved sequence.
     pub fn write(&self, path: &Path) -> Result<(), GenerateError> {
         Ok(NewFile::write(path, FileKind::SEQUENCE, &self.to_bytes())?)
     }
 
     /// Reads a saved sequence from a file.
-    ///
-    /// # Errors
-    /// Returns an error if the file cannot be read, is not a saved sequence, or is damaged.
     pub fn read(path: &Path) -> Result<Self, GenerateError> {
         let bytes = files::read(path, limits::SEQUENCE)?;
         let fault = |fault| GenerateError::Saved { path: path.into(), fault };
@@ -108,10 +97,9 @@ impl SavedSequence {
 }
 
 impl KeptTensor {
-    /// Returns the name of a state tensor in a saved sequence. The name of the tensor does not
-    /// depend on the batch size. If the tensor stores each position separately, its name does not
-    /// depend on the context length either. The name depends on the context length if
-    /// `is_extended` is true, because the base of a dynamic rotary embedding does.
+    /// The name of a saved state tensor, independent of the batch size. It depends on the context length if
+    /// positions are not stored separately, or for `is_extended`, as the base of a dynamic rotary embedding
+    /// does.
     fn saved_name(&self, context: usize, is_extended: bool) -> String {
         let slots = self.part().filter(|&part| keeps_all(part) && !is_extended);
         let axis = slots.and_then(|part| Some(part.slots(context, self.ty.rank())?.1));
@@ -147,11 +135,7 @@ impl<E: Executor> Network<E> {
         SavedSequence::new(header, state)
     }
 
-    /// Checks that a saved sequence belongs to the given network, with the weights that `model`
-    /// identifies.
-    ///
-    /// # Errors
-    /// Returns an error about the first difference between the network and the saved sequence.
+    /// Checks that a saved sequence belongs to the network, with the weights that `model` identifies.
     pub(crate) fn check_saved(&self, model: &str, saved: &SavedSequence) -> Result<(), GenerateError> {
         let (header, context) = (&saved.header, self.context());
         let refuse = |fault| Err(saved.refuse(fault));

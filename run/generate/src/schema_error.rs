@@ -7,8 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The most levels of nesting, which no generator's schema reaches, and on which llguidance recurses.
 pub(crate) const DEEPEST: usize = 100;
 
-/// The most optional properties of an object. llguidance keeps four states for each of them, and at
-/// most 2,000 states.
+/// The most optional properties of an object: llguidance keeps four states for each, and at most 2,000.
 pub(crate) const OPTIONAL: usize = 490;
 
 /// The reason why a schema is not JSON.

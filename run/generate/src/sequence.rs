@@ -38,18 +38,15 @@ pub(crate) struct EncoderSource {
 pub(crate) struct Prefix<B> {
     /// The number of tokens.
     pub length: usize,
-    /// The position after the last position that a network call has written since the sequence was
-    /// reset.
+    /// The position after the last position that a network call has written since the sequence was reset.
     pub written: usize,
-    /// The largest number of tokens with which the state is valid. For longer sequences, the network
-    /// has another rotary embedding.
+    /// The most tokens with a valid state; longer sequences have another rotary embedding.
     pub original: usize,
     /// Whether the prefix contains the whole prompt.
     pub has_prompt: bool,
     /// Snapshots of the state at earlier positions, in ascending order of the positions.
     pub snapshots: Vec<Snapshot<KeptRow<B>>>,
-    /// The positions at which a network call must end, in ascending order. After a network call
-    /// that ends at a position in this list, Tracewright keeps a snapshot of the state.
+    /// Positions at which a call must end, ascending. A snapshot of the state is kept there.
     pub ends: Vec<usize>,
     /// The number of the last network call that extended the prefix.
     pub used: u64,
@@ -97,21 +94,18 @@ impl<B> Sequence<B> {
         self.tokens.len() - self.prefix.length
     }
 
-    /// Whether the next pending position has features instead of a token. The result is `None` if
-    /// no position is pending.
+    /// Whether the next pending position has features, or `None` without a pending position.
     pub fn next_is_features(&self) -> Option<bool> {
         (self.pending() > 0).then(|| self.input.features.contains_key(&self.prefix.length))
     }
 
-    /// Returns the number of consecutive pending positions that have features, or that have tokens
-    /// if `of_features` is false.
+    /// The consecutive pending positions that have features, or tokens if `of_features` is false.
     pub fn next(&self, of_features: bool) -> usize {
         let is = |position: &usize| self.input.features.contains_key(position) == of_features;
         (self.prefix.length..self.tokens.len()).take_while(is).count()
     }
 
-    /// Returns the number of pending tokens, for the schedule. `alone` is true if a network call
-    /// can compute this sequence without the others.
+    /// The pending tokens for the schedule; `alone`: a call can compute this sequence without others.
     pub fn work(&self, of_features: bool, alone: bool) -> SequenceWork {
         let Prefix { length, ends, has_prompt, .. } = &self.prefix;
         let end = ends.iter().copied().find(|end| end > length).unwrap_or(usize::MAX);
@@ -128,9 +122,8 @@ impl<B> Sequence<B> {
         Feed { tokens, features, start: range.start, adapter: self.input.adapter, length }
     }
 
-    /// Removes all tokens except the first `length` tokens. If the state cannot be rewound to
-    /// `length` tokens, the sequence continues from the longest usable snapshot, or from position
-    /// 0.
+    /// Keeps the first `length` tokens. If the state cannot be rewound to them, continues from the longest
+    /// usable snapshot, or from position 0.
     pub fn truncate(&mut self, length: usize, rewinds: impl Fn(usize, usize) -> bool) {
         let Self { tokens, input, prefix, draft } = self;
         tokens.truncate(length);
@@ -158,8 +151,7 @@ impl<B> Sequence<B> {
         }
     }
 
-    /// Resets the sequence to position 0 if it has pending tokens and `original` differs from the
-    /// value for which its state was computed.
+    /// Resets to position 0 if tokens are pending and `original` differs from that of the state.
     pub fn extend(&mut self, original: usize) {
         if self.pending() > 0 && self.prefix.original != original {
             if self.prefix.length > 0 {

@@ -15,19 +15,16 @@ use crate::snapshot::Snapshot;
 use crate::speculate::Governor;
 use crate::{Drafter, Features, GenerateError, Network};
 
-/// The time for which a decode step waits for constraints. If a constraint takes longer, the other
-/// sequences go on without its sequence.
+/// How long a decode step waits for constraints before the other sequences go on without theirs.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// The sequences of the batch, and the state of the network's layers.
 pub(crate) struct Sequences<'a, E: Executor> {
     pub network: &'a Network<E>,
     pub all: Vec<Sequence<E::Buffer>>,
-    /// The state tensors. The list of state tensors is empty before the first network call, and
-    /// after a failed call that consumed the state.
+    /// The state tensors, empty before the first call and after a failed call that consumed them.
     pub state: Vec<E::Buffer>,
-    /// The tensors that the encoder returned, which the decoder reads. Before the encoder runs, the
-    /// list of the encoder's tensors is empty.
+    /// The encoder's tensors, which the decoder reads; empty before the encoder runs.
     pub memory: Vec<E::Buffer>,
     /// One drafter for each sequence. Without speculation, the list of drafters is empty.
     pub drafters: Vec<Box<dyn Drafter + 'a>>,
@@ -61,21 +58,14 @@ impl<'a, E: Executor> Sequences<'a, E> {
         self.all[index].pending() == 0
     }
 
-    /// Appends tokens to a sequence. The next calls of the network process the appended tokens.
-    ///
-    /// # Errors
-    /// Returns an error if the tokens exceed the context, or if a token is not in the vocabulary.
+    /// Appends tokens to a sequence, which the next calls of the network process.
     pub fn push(&mut self, index: usize, tokens: &[u32]) -> Result<(), GenerateError> {
         self.network.check(tokens, self.all[index].tokens.len())?;
         self.all[index].tokens.extend_from_slice(tokens);
         Ok(())
     }
 
-    /// Appends positions with features to a sequence. Each of them has the token id `placeholder`.
-    ///
-    /// # Errors
-    /// Returns an error if the positions exceed the context, or if the network takes a different
-    /// number of features per position.
+    /// Appends positions with features to a sequence, each with the token id `placeholder`.
     pub fn push_features(
         &mut self,
         index: usize,
@@ -89,11 +79,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(())
     }
 
-    /// Puts a new sequence in a place of the batch, which already contains the state after the first
-    /// `length` tokens.
-    ///
-    /// # Errors
-    /// Returns an error if the call of the encoder fails. The place of the batch is then empty.
+    /// Puts a sequence in a place with the state after `length` tokens. After an error, the place is empty.
     pub fn begin(
         &mut self,
         index: usize,
@@ -111,8 +97,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         self.encode().inspect_err(|_| self.all[index] = Sequence::default())
     }
 
-    /// Runs the encoder on the sources of all sequences, because each call of the encoder computes the
-    /// whole batch.
+    /// Runs the encoder on the sources of all sequences, because each call computes the whole batch.
     fn encode(&mut self) -> Result<(), GenerateError> {
         let entry = self.network.only(EntryKind::Encoder)?;
         let sources = self.all.iter().map(|one| one.input.source.as_ref());
@@ -124,18 +109,13 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(())
     }
 
-    /// Removes all tokens of a sequence except the first `length` tokens. If the state cannot be
-    /// rewound to `length` tokens, the next calls process the first `length` tokens again.
+    /// Keeps the first `length` tokens. If the state cannot be rewound, the next calls process them again.
     pub fn truncate(&mut self, index: usize, length: usize) {
         self.all[index].truncate(length, |written, to| self.network.rewinds(written, to));
     }
 
-    /// Processes the next tokens of all sequences, and returns one output for each of them. Sequences
-    /// without pending tokens do not change.
-    ///
-    /// # Errors
-    /// Returns an error if the call of the network fails. After a failed call, the state of the
-    /// batch is lost, and the next calls process the tokens of all sequences again.
+    /// Processes the next tokens of all sequences, and returns one output for each. A failed call loses the
+    /// state, so the next calls process the tokens of all sequences again.
     pub fn step(&mut self, want: StepRequest) -> Result<Vec<StepOutput>, GenerateError> {
         self.extend();
         // Sequences with features come first. Those whose next positions have tokens wait until no
@@ -174,8 +154,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(answers)
     }
 
-    /// Resets the sequences to position 0 that became too long for their rotary embedding, or short
-    /// enough for the original one. As a result, the state of a sequence depends only on its tokens.
+    /// Resets sequences whose rotary embedding changes with their length, so state depends only on tokens.
     fn extend(&mut self) {
         for one in &mut self.all {
             one.extend(self.network.original(one.tokens.len()));
@@ -239,9 +218,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(())
     }
 
-    /// Prepares the state of consecutive sequences, beginning with the index `first`, for a call. If a
-    /// sequence has draft tokens, the function copies the state that the call overwrites, because
-    /// Tracewright needs this state if draft tokens are rejected.
+    /// Prepares the state of consecutive sequences from `first` on. With draft tokens, copies the state that
+    /// the call overwrites, in case they are rejected.
     fn prepare(&mut self, first: usize, ranges: &[Range<usize>]) -> Result<(), GenerateError> {
         if self.state.is_empty() {
             self.state = self.network.empty()?;
@@ -350,10 +328,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         ranges.iter().enumerate().map(answer).collect()
     }
 
-    /// Returns the most likely token, if the token's logit is finite. If any logit is NaN, the
-    /// compiled module returns the token with this logit, so the function needs to check only one
-    /// logit. If the logit is not finite, the function returns all logits, and sampling fails with
-    /// an error.
+    /// Returns the most likely token if its logit is finite; the module returns a NaN's token, so one check
+    /// suffices. Otherwise returns all logits, and sampling fails.
     fn favoured(&self, token: u32, place: usize, logits: &E::Buffer) -> Result<StepOutput, GenerateError> {
         let vocabulary = self.network.vocabulary();
         if token as usize >= vocabulary {
@@ -368,13 +344,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(StepOutput::Logits(vec![logits[first..][..vocabulary].to_vec()]))
     }
 
-    /// Runs one decode step for the sequences that generate; `running` has one element per sequence.
-    /// The function drafts tokens, calls the network, and appends the chosen tokens. It removes ended
-    /// sequences from `running` and returns them.
-    ///
-    /// # Errors
-    /// Returns an error if the call fails. If no token can be chosen for a sequence, the sequence ends
-    /// with the error.
+    /// Runs one decode step for `running`, one element per sequence: drafts, calls the network, and appends
+    /// tokens. Removes and returns ended sequences, also with an error if no token can be chosen.
     pub fn step_all(
         &mut self,
         running: &mut [Option<Generation>],
@@ -450,9 +421,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(())
     }
 
-    /// Chooses the next tokens of a sequence from the network's outputs. As long as a chosen token
-    /// equals the draft token, the function continues with the output after this draft token.
-    /// Returns `ControlFlow::Break` if the sequence ends.
+    /// Chooses the next tokens from the outputs, as long as each equals its draft token. Returns
+    /// `ControlFlow::Break` if the sequence ends.
     fn choose(
         &mut self,
         (index, generation): (usize, &mut Generation),

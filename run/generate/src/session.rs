@@ -43,8 +43,7 @@ impl<'a, E: Executor> Session<'a, E> {
     }
 
     /// Adds a drafter to the session. If the network has an entry point that verifies draft tokens,
-    /// [`generate`](Self::generate) returns the same tokens as without a drafter, after fewer
-    /// network calls.
+    /// [`generate`](Self::generate) returns the same tokens as without a drafter, after fewer network calls.
     #[must_use]
     pub fn speculate(mut self, drafter: impl Drafter + 'a) -> Self {
         self.sequences.drafters = vec![Box::new(drafter)];
@@ -56,36 +55,24 @@ impl<'a, E: Executor> Session<'a, E> {
         &self.sequences.all[OWN].tokens
     }
 
-    /// Removes all tokens after the first `length` tokens. If the state of a layer cannot be
-    /// rewound to `length` tokens, the next call processes the first `length` tokens again.
+    /// Keeps the first `length` tokens. If a layer cannot be rewound, the next call processes them again.
     pub fn truncate(&mut self, length: usize) {
         self.sequences.truncate(OWN, length);
     }
 
     /// Appends `tokens`, and returns the logits after each of these tokens, as f32 [tokens, vocabulary].
-    ///
-    /// # Errors
-    /// Returns an error if the module has no entry point for scores, the tokens exceed the context, or a call
-    /// fails.
     pub fn score(&mut self, tokens: &[u32]) -> Result<Vec<Vec<f32>>, GenerateError> {
         self.sequences.network.only(EntryKind::Scorer)?;
         Ok(self.show(StepRequest::All, |all| all.push(OWN, tokens))?.0)
     }
 
     /// Appends `tokens`, and returns the most likely next token after each appended token.
-    ///
-    /// # Errors
-    /// Returns an error if the module has no entry point that returns the most likely next token
-    /// after each token, the tokens exceed the context, or a call fails.
     pub fn favoured(&mut self, tokens: &[u32]) -> Result<Vec<u32>, GenerateError> {
         self.sequences.network.only(EntryKind::Each)?;
         Ok(self.show(StepRequest::Each, |all| all.push(OWN, tokens))?.1)
     }
 
     /// Appends tokens, and returns the logits after the last token.
-    ///
-    /// # Errors
-    /// Returns an error if there are no tokens, the tokens exceed the context, or a call fails.
     pub fn feed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, GenerateError> {
         if tokens.is_empty() {
             return Err(GenerateError::EmptyPrompt);
@@ -94,13 +81,8 @@ impl<'a, E: Executor> Session<'a, E> {
         logits.pop().ok_or(GenerateError::EmptyPrompt)
     }
 
-    /// Appends positions with features instead of tokens, and returns the logits after the last
-    /// position. [`tokens`](Self::tokens) contains the token id `placeholder` for each position
-    /// with features.
-    ///
-    /// # Errors
-    /// Returns an error if there are no features, the network takes a different number of features
-    /// per position, the positions exceed the context, or a call fails.
+    /// Appends features, and returns the logits after the last position. [`tokens`](Self::tokens) contains
+    /// `placeholder` for each position.
     pub fn feed_features(
         &mut self,
         features: &Features,
@@ -112,10 +94,6 @@ impl<'a, E: Executor> Session<'a, E> {
     }
 
     /// Runs the network's encoder, and removes all tokens of the session.
-    ///
-    /// # Errors
-    /// Returns an error if the network has no encoder, the encoder takes another kind or number of
-    /// inputs, or the call fails.
     pub fn encode(&mut self, input: EncoderInput) -> Result<(), GenerateError> {
         let source = Some(self.sequences.network.source(input)?);
         let adapter = self.sequences.all[OWN].input.adapter;
@@ -123,11 +101,7 @@ impl<'a, E: Executor> Session<'a, E> {
         self.sequences.begin(OWN, 0, Vec::new(), input)
     }
 
-    /// Sets the adapter for all tokens of the session. The index 0 selects no adapter. After the
-    /// adapter has changed, the next call processes the session's tokens again.
-    ///
-    /// # Errors
-    /// Returns an error if the network has no adapter with this index.
+    /// Sets the adapter for all tokens, 0 for none. After a change, the next call processes all again.
     pub fn adapt(&mut self, adapter: u32) -> Result<(), GenerateError> {
         self.sequences.network.check_adapter(adapter)?;
         let own = &mut self.sequences.all[OWN];
@@ -136,8 +110,7 @@ impl<'a, E: Executor> Session<'a, E> {
         Ok(())
     }
 
-    /// Calls `push`, which appends positions to the session, and returns the network's outputs for
-    /// the appended positions.
+    /// Calls `push`, which appends positions, and returns the network's outputs for them.
     fn show(
         &mut self,
         want: StepRequest,
@@ -175,12 +148,8 @@ impl<'a, E: Executor> Session<'a, E> {
         Ok(())
     }
 
-    /// Appends the tokens of `prompt`, and then generates new tokens. `on_token` receives each new
-    /// token immediately, and can cancel the generation. When the function returns, the network has
-    /// not processed the last new token yet.
-    ///
-    /// # Errors
-    /// Returns an error if the prompt is empty or too long, a setting is out of range, or a call fails.
+    /// Appends `prompt`, and then generates. `on_token` receives each new token immediately, and can cancel.
+    /// On return, the last new token is not processed yet.
     pub fn generate(
         &mut self,
         prompt: &[u32],

@@ -10,8 +10,7 @@ use crate::entry::KeptTensor;
 use crate::executor::Executor;
 use crate::{GenerateError, Network};
 
-/// The used bytes in one row of a state tensor. The unused bytes of the row belong to positions
-/// without tokens.
+/// The used bytes in one row of a state tensor, without positions that have no tokens.
 pub(crate) type UsedBytes = Arc<Vec<u8>>;
 
 /// The state of one sequence after its first `length` tokens. `T` stores one row of a state tensor.
@@ -40,16 +39,14 @@ impl<B> Clone for KeptRow<B> {
     }
 }
 
-/// Whether a state tensor stores each position separately. If a tensor stores positions separately,
-/// the state after n tokens contains the states after fewer than n tokens.
+/// Whether the tensor stores each position separately, so its state contains those of fewer tokens.
 pub(crate) fn keeps_all(part: Part) -> bool {
     matches!(part.kind, StateKind::Kv(_))
 }
 
 impl KeptTensor {
-    /// Returns the byte ranges of a tensor that contain the state of one sequence after
-    /// `length` tokens. Earlier network calls have written all positions below `written`. The first
-    /// axis of the tensor is the batch axis.
+    /// The byte ranges of a sequence's state after `length` tokens, of which calls have written all positions
+    /// below `written`. The first axis is the batch axis.
     pub fn ranges(&self, row: usize, length: usize, written: usize, context: usize) -> Vec<Range<usize>> {
         let bytes = self.ty.bytes() / self.ty.shape[0];
         let first = row * bytes;
@@ -64,8 +61,7 @@ impl KeptTensor {
         (0..lines).map(|i| first + i * line..first + i * line + used).collect()
     }
 
-    /// Shortens a saved row of a state tensor to fewer tokens. `from` and `to` are pairs: a number
-    /// of tokens, and the first position that no call has written.
+    /// Shortens a saved row. `from` and `to` are pairs: a number of tokens, and the first unwritten position.
     pub fn shortened<B>(
         &self,
         saved: &KeptRow<B>,
@@ -104,8 +100,7 @@ impl KeptTensor {
         self.ranges(0, length, written, context).into_iter().flat_map(|range| &row[range]).copied().collect()
     }
 
-    /// Restores the bytes of one whole row of a state tensor from its used bytes. All unused bytes
-    /// of the row are zero.
+    /// Restores one whole row from its used bytes; all others are zero.
     fn whole(&self, used: &[u8], length: usize, written: usize, context: usize) -> Vec<u8> {
         let mut row = vec![0; self.ty.with_rows(1).bytes()];
         let mut rest = used;
@@ -119,10 +114,8 @@ impl KeptTensor {
 }
 
 impl<E: Executor> Network<E> {
-    /// Copies the state of one sequence after its first `length` tokens. `wanted` selects
-    /// the state tensors to copy. Earlier network calls have written all positions below `written`.
-    /// The copies of the state are on the device if the host cannot read the device's memory
-    /// directly.
+    /// Copies the state after a sequence's first `length` tokens, in tensors that are `wanted`. Calls have
+    /// written all positions below `written`. Copies stay on the device if the host cannot read it directly.
     pub(crate) fn save(
         &self,
         state: &[E::Buffer],
@@ -150,12 +143,8 @@ impl<E: Executor> Network<E> {
         Ok(Snapshot { length, written, tensors })
     }
 
-    /// Replaces the state of one sequence by a snapshot. State tensors that the snapshot
-    /// omits do not change.
-    ///
-    /// # Errors
-    /// Returns an error if the device fails. If the device fails, the state of the whole batch is
-    /// lost.
+    /// Replaces a sequence's state by a snapshot. Omitted tensors do not change. A failure loses the batch's
+    /// state.
     pub(crate) fn restore(
         &self,
         state: &mut Vec<E::Buffer>,
@@ -196,9 +185,6 @@ impl<E: Executor> Network<E> {
     }
 
     /// Copies a snapshot to host memory.
-    ///
-    /// # Errors
-    /// Returns an error if a tensor cannot be read from the device.
     pub(crate) fn downloaded(
         &self,
         snapshot: Snapshot<KeptRow<E::Buffer>>,

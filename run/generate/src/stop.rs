@@ -1,5 +1,4 @@
-//! Finds the end of a text: the model chooses a stop token, or the text contains a stop string that
-//! the caller has set.
+//! Finds the end of a text: a stop token that the model chooses, or a stop string of the caller.
 
 use files::limits;
 use irpa::ModelFiles;
@@ -8,10 +7,8 @@ use serde_json::Value;
 use crate::GenerateError;
 use crate::model_file::read_keys;
 
-/// Returns the tokens that end a text. `eos_token_id` in `generation_config.json` contains the ids
-/// of the stop tokens. If `generation_config.json` lacks `eos_token_id`, the function reads
-/// `eos_token_id` in `config.json` or in its `text_config`. For a GGUF file, the metadata contain
-/// the ids of the stop tokens.
+/// Returns the tokens of `eos_token_id` in `generation_config.json`, or else in `config.json` or its
+/// `text_config`. For a GGUF file, the metadata contain them.
 pub fn stop_tokens(model: impl Into<ModelFiles>) -> Result<Vec<u32>, GenerateError> {
     let files = model.into();
     const KEY: &str = "eos_token_id";
@@ -44,8 +41,7 @@ pub fn stop_tokens(model: impl Into<ModelFiles>) -> Result<Vec<u32>, GenerateErr
     Ok(Vec::new())
 }
 
-/// Finds stop strings in a text that arrives in pieces. The search holds back text that may be the beginning
-/// of a stop string.
+/// Finds stop strings in pieces of a text, and holds back the possible beginning of one.
 #[derive(Debug, Clone)]
 pub struct StopStrings {
     strings: Vec<String>,
@@ -57,24 +53,20 @@ pub struct StopStrings {
 pub enum StopMatch {
     /// Text that is certainly not part of a stop string; the text can be empty.
     Text(String),
-    /// A stop string was found; the variant contains the text before the stop string. The search
-    /// returns no text after a stop string.
+    /// A stop string was found after this text; nothing after it is returned.
     Stop(String),
 }
 
 impl StopStrings {
-    /// Creates a search for the given stop strings. The search ignores empty strings, because an
-    /// empty string would match everywhere.
+    /// Creates a search. Ignores empty strings, which would match everywhere.
     pub fn new(strings: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let strings =
             strings.into_iter().map(Into::into).filter(|string: &String| !string.is_empty()).collect();
         StopStrings { strings, held: String::new() }
     }
 
-    /// Searches the next piece of text for stop strings. If several stop strings match, the
-    /// function chooses the string that is complete first. Among strings that are complete at the
-    /// same position, the function chooses the longest string. The result does not depend on how
-    /// the text is divided into pieces.
+    /// Searches the next piece of text. The stop string that is complete first wins, and then the longest
+    /// one. The division into pieces does not matter.
     pub fn push(&mut self, piece: &str) -> StopMatch {
         self.held.push_str(piece);
         let found = |string: &String| self.held.find(string).map(|at| (at + string.len(), at));
@@ -90,8 +82,7 @@ impl StopStrings {
         StopMatch::Text(std::mem::replace(&mut self.held, rest))
     }
 
-    /// Returns the text that the search has held back. Call `finish` if the text ends without a
-    /// stop string.
+    /// Returns the text that the search has held back. Call `finish` if the text ends without a stop string.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }

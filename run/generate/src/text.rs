@@ -37,8 +37,7 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads the `tokenizer.json` of a model's folder and the tokens that the files beside it
-    /// declare, or the tokenizer of a GGUF file. The result is `None` if the model has no tokenizer.
+    /// Reads `tokenizer.json` and the tokens that files beside it declare, or a GGUF file's tokenizer.
     pub fn load(model: impl Into<ModelFiles>) -> Result<Option<Self>, GenerateError> {
         const NAME: &str = "tokenizer.json";
         let files = model.into();
@@ -90,9 +89,8 @@ impl Tokenizer {
         Ok(encoding.map_err(tokenize("encode this text"))?.get_ids().to_vec())
     }
 
-    /// Encodes a text like [`encode`](Self::encode), but to at most `limit` tokens. The function
-    /// cuts the end of a text with more than `limit` tokens, but keeps the special tokens before
-    /// and after the text. The second returned value is the number of tokens of the whole text.
+    /// Encodes to at most `limit` tokens: cuts the end of the text, but keeps the special tokens around it.
+    /// Also returns the number of tokens of the whole text.
     pub fn encode_within(&self, text: &str, limit: usize) -> Result<(Vec<u32>, usize), GenerateError> {
         let encoded = unpanicked(|| {
             let mut encoding = self.inner.encode_fast(text, false)?;
@@ -105,8 +103,7 @@ impl Tokenizer {
         encoded.map_err(tokenize("encode this text"))
     }
 
-    /// Encodes a text that already contains its special tokens, such as a rendered chat template. The
-    /// function adds no special tokens.
+    /// Encodes a text with its own special tokens, such as a rendered chat template, and adds none.
     pub fn encode_plain(&self, text: &str) -> Result<Vec<u32>, GenerateError> {
         self.encoded(text, false)
     }
@@ -133,19 +130,14 @@ impl Tokenizer {
         self.inner.get_vocab_size(true)
     }
 
-    /// Returns a list that maps each token id to the bytes that the token adds to a text. For a
-    /// special token, the function returns a byte that never occurs in a text, followed by the
-    /// token's name. For an unused token id, the function returns no bytes.
-    ///
-    /// # Errors
-    /// Returns an error if the bytes of the tokens cannot be determined.
+    /// The bytes that each token id adds to a text. A special token has a byte that never occurs in a text,
+    /// and its name. An unused id has no bytes.
     pub(crate) fn bytes(&self) -> Result<Vec<Vec<u8>>, GenerateError> {
         token_bytes::token_bytes(&self.inner).map_err(|source| GenerateError::NoBytes { source })
     }
 
-    /// Returns a list that maps each token id to the bytes of the token. For special tokens, the
-    /// function returns the name of the token. If the bytes cannot be determined, the function
-    /// returns the names of all tokens.
+    /// The bytes of each token id, or the names of special tokens. If bytes cannot be determined, all are
+    /// names.
     pub fn pieces(&self) -> Vec<Vec<u8>> {
         let name = |token| self.inner.id_to_token(token).unwrap_or_default().into_bytes();
         let Ok(mut pieces) = self.bytes() else { return (0..self.vocab_size() as u32).map(name).collect() };
@@ -172,20 +164,16 @@ impl Tokenizer {
         self.inner.token_to_id(name).filter(|&token| self.is_special(token))
     }
 
-    /// Whether a token represents one byte, such as `<0x0A>`. Several byte tokens together can
-    /// represent one character.
+    /// Whether a token is one byte, such as `<0x0A>`. Several together can represent one character.
     fn is_byte(&self, token: u32) -> bool {
         self.inner.id_to_token(token).is_some_and(|text| token_bytes::byte(&text).is_some())
     }
 }
 
-/// Decodes tokens one by one. All pieces of text together equal the result of [`Tokenizer::decode`]
-/// for all tokens.
-///
-/// The stream returns a piece of text as soon as no later token can change the piece. A piece of
-/// text never ends within a character or between two adjacent byte tokens. Most decoders drop the
-/// leading space of the first token. The stream decodes new tokens together with the tokens of the
-/// previous piece, and then removes the text of the previous piece.
+/// Decodes tokens one by one; the pieces together equal [`Tokenizer::decode`]. A piece is returned as soon as
+/// no later token can change it, and never ends within a character or between two byte tokens. As most
+/// decoders drop the first token's leading space, the stream decodes new tokens with the previous piece, and
+/// then removes its text.
 #[derive(Debug, Clone)]
 pub struct Stream<'a> {
     tokenizer: &'a Tokenizer,
@@ -225,8 +213,7 @@ impl Stream<'_> {
         self.next_piece()
     }
 
-    /// Returns the text of the tokens that have not been returned yet, unless the last character is
-    /// incomplete.
+    /// Returns the text of the pending tokens, unless the last character is incomplete.
     fn next_piece(&mut self) -> Result<String, GenerateError> {
         let before = self.tokenizer.decode(&self.tokens[self.context..self.fresh])?;
         let now = self.tokenizer.decode(&self.tokens[self.context..])?;
@@ -242,11 +229,8 @@ impl Stream<'_> {
         }
     }
 
-    /// Returns the remaining text of the stream. Incomplete characters become U+FFFD.
-    ///
-    /// # Errors
-    /// Returns an error if the pieces of text differ from the text of all tokens together. Some
-    /// decoders depend on the whole text, so the pieces can differ from the text of all tokens.
+    /// Returns the remaining text, with U+FFFD for incomplete characters. It is an error if the pieces differ
+    /// from the whole text, on which some decoders depend.
     pub fn finish(self) -> Result<String, GenerateError> {
         let all = self.tokenizer.decode(&self.tokens)?;
         let rest = all.strip_prefix(&self.emitted).map(str::to_string);
@@ -261,14 +245,12 @@ thread_local! {
     static CATCHES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the current thread converts panics to errors. While a thread converts panics, a panic
-/// hook should print nothing.
+/// Whether the current thread converts panics to errors; a panic hook should then print nothing.
 pub fn catches_panics() -> bool {
     CATCHES.get()
 }
 
-/// Runs a function of the tokenizers library, and converts a panic to an error. The library reads
-/// some invalid tokenizer files without an error, and panics later.
+/// Converts panics of the tokenizers library to errors: it reads some invalid files and panics later.
 fn unpanicked<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> tokenizers::Result<T> {
     let outside = CATCHES.replace(true);
     // After a panic, only the library's caches of words can be inconsistent. The library locks a
@@ -406,8 +388,7 @@ mod tests {
         assert_eq!(streamed(tokenizer, &tokens), "a b  b");
     }
 
-    /// Checks that Tracewright rejects a tokenizer with dropout, because equal texts must have
-    /// equal tokens.
+    /// Checks that Tracewright rejects a tokenizer with dropout, because equal texts must have equal tokens.
     #[test]
     fn nothing_is_left_to_chance() {
         let with = |dropout: Value| {
@@ -474,8 +455,7 @@ mod tests {
         assert!(error.contains("tokenizer.json` is not a valid tokenizer file\n  because: "), "{error}");
     }
 
-    /// Changes a tokenizer file, and returns the error message from reading the file or from
-    /// encoding `text`.
+    /// Changes a tokenizer file, and returns the error message from reading the file or from encoding `text`.
     fn refused(change: impl FnOnce(&mut Value), text: &str) -> String {
         let mut file: Value = serde_json::to_value(&*BYTE_LEVEL.inner).unwrap();
         change(&mut file);

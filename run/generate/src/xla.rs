@@ -15,8 +15,7 @@ use crate::ahead::{Ahead, Expected, Passed};
 use crate::device_tensor::{DeviceTensor, XlaBuffer};
 use crate::executor::{CallArgument, Executor};
 
-/// A program that XLA has compiled, with one executable per entry point and the weights on the
-/// devices.
+/// A program that XLA has compiled, with one executable per entry point and the weights on the devices.
 pub struct Xla {
     client: Client,
     functions: HashMap<String, XlaFunction>,
@@ -26,14 +25,12 @@ pub struct Xla {
 
 /// An entry point that XLA has compiled.
 pub struct XlaFunction {
-    /// The executable that XLA has compiled for the entry point. The executable takes the arguments
-    /// of the entry point first, and then the weights.
+    /// The compiled entry point, which takes its arguments first, and then the weights.
     executable: Executable,
     /// The devices and the partitioning of each argument of the entry point.
     arguments: Vec<Placement>,
     weights: Vec<Rc<PjrtBuffer>>,
-    /// The arguments and results of a decode call that can start early, or `None` if calls cannot
-    /// start early.
+    /// The arguments and results of a decode call, or `None` if calls cannot start early.
     ahead: Option<Ahead>,
 }
 
@@ -60,15 +57,12 @@ impl XlaFunction {
 }
 
 impl Xla {
-    /// Creates an executor from entry points and their names. The entry points and their weights
-    /// must be on devices of `client`.
+    /// Creates an executor from named entry points, on devices of `client` with their weights.
     pub fn new(client: &Client, functions: HashMap<String, XlaFunction>) -> Self {
         Self { client: client.clone(), functions, expected: RefCell::new(None) }
     }
 
-    /// Moves an argument to the devices on which the entry point expects the argument. If the
-    /// tensor's devices or partitioning differ from the expected devices or partitioning, the
-    /// function copies the tensor.
+    /// Moves an argument to the expected devices, with a copy if devices or partitioning differ.
     fn placed(&self, placement: &Placement, buffer: XlaBuffer) -> Result<PjrtBuffer, GenerateError> {
         Ok(match buffer {
             XlaBuffer::Zeros(ty) => self.client.zeros(placement, &ty)?,
@@ -227,8 +221,7 @@ impl Xla {
         self.placed(placement, buffer)
     }
 
-    /// Starts a call that processes the most likely tokens. The call replaces the state on the
-    /// device by the state after the most likely tokens.
+    /// Starts a call with the most likely tokens, which replaces the state on the device.
     fn started(
         &self,
         function: &XlaFunction,
@@ -262,8 +255,7 @@ fn placement_of(tensor: &DeviceTensor) -> Result<Placement, GenerateError> {
     tensor.with(|buffer| Ok::<_, GenerateError>(buffer.placement().clone()))
 }
 
-/// Returns the byte range of consecutive rows of a tensor, beginning with the row `first`. `ty` is
-/// the type of a tensor that contains only these rows.
+/// The byte range of consecutive rows from `first` on; `ty` is the type of only these rows.
 fn byte_range(ty: &TensorType, first: usize) -> Range<usize> {
     let offset = ty.with_rows(first).bytes();
     offset..offset + ty.bytes()

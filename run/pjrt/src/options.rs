@@ -1,7 +1,5 @@
-//! Encodes the options of XLA's compiler in the wire format of Protocol Buffers.
-//!
-//! The field numbers come from `xla/pjrt/proto/compile_options.proto`, and from
-//! `DeviceAssignmentProto` in `xla/xla_data.proto`.
+//! Encodes the options of XLA's compiler in the wire format of Protocol Buffers. The field numbers come from
+//! `xla/pjrt/proto/compile_options.proto`, and from `DeviceAssignmentProto` in `xla/xla_data.proto`.
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct XlaOptions {

@@ -113,9 +113,6 @@ impl NumericOption {
     }
 
     /// Sets the option to the value that a word names.
-    ///
-    /// # Errors
-    /// Returns the values that are possible, as text.
     pub fn set(&self, options: &mut NumericOptions, word: &str) -> Result<(), String> {
         (self.set)(options, word)
     }
@@ -165,18 +162,12 @@ fn switch(word: &str) -> Result<bool, String> {
 }
 
 /// Parses the number of bits to which activations are rounded.
-///
-/// # Errors
-/// Returns the values that are possible, as text.
 pub fn activation_bits(text: &str) -> Result<ActivationBits, String> {
     let known = ActivationBits::ALL.iter().find(|bits| bits.word() == text);
     known.copied().ok_or_else(|| "expected 8, mixed or 16".into())
 }
 
 /// Parses the format of the KV cache.
-///
-/// # Errors
-/// Returns the values that are possible, as text.
 pub fn kv_format(text: &str) -> Result<KvFormat, String> {
     match text {
         "computed" => Ok(KvFormat::Computed),

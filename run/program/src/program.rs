@@ -79,10 +79,6 @@ impl Program {
     }
 
     /// Converts a program for IREE or XLA to a language model that predicts the next token.
-    ///
-    /// # Errors
-    /// Returns an error if an entry point lacks an argument or a result, or if a necessary entry
-    /// point is missing.
     pub fn into_network(self) -> Result<LoadedNetwork, GenerateError> {
         Ok(match self.loaded {
             LoadedProgram::Iree(..) => LoadedNetwork::Iree(self.network()?),

@@ -65,9 +65,8 @@ fn in_group(command: &mut Command, number: u32) {
 }
 
 /// A shell that kills its process group, which the child joins, when this process ends. Otherwise a SIGKILL
-/// of this process would leave the child running: Linux can notify a child, but not its children.
-///
-/// It reads a pipe that the system closes then. Without a shell, the child can outlive this process.
+/// of this process would leave the child running: Linux can notify a child, but not its children. It reads a
+/// pipe that the system closes then. Without a shell, the child can outlive this process.
 struct Watchman(Child);
 
 impl Watchman {

@@ -154,11 +154,10 @@ impl CompileOptions {
     }
 
     /// Options for a second attempt: without tiling if that failed, otherwise with verification for a better
-    /// message. `None` if the system killed the compiler, or verification was on.
-    ///
-    /// iree-compile 3.13 packs a small operand of a tiled matmul as one vector, and then rejects its type. On
-    /// AVX2, an example is `vector<8x2x4x64xf32>`: the heads of 8 tokens in a Llama with 8 heads of 64
-    /// features (docs/upstream/heads_side_by_side.mlir).
+    /// message. `None` if the system killed the compiler, or verification was on. iree-compile 3.13 packs a
+    /// small operand of a tiled matmul as one vector, and then rejects its type. On AVX2, an example is
+    /// `vector<8x2x4x64xf32>`: the heads of 8 tokens in a Llama with 8 heads of 64 features
+    /// (docs/upstream/heads_side_by_side.mlir).
     pub(crate) fn instead_after(&self, error: &CompileError) -> Option<Self> {
         const KILLED: i32 = 9;
         match error {

@@ -1,8 +1,6 @@
-//! Calls the C shim. The module contains the declarations of `native/shim.h`, and an owner type for
-//! each kind of object that the shim creates.
-//!
-//! All methods of the owner types are safe for all arguments. The owner types are neither `Send`
-//! nor `Sync`, because only one thread at a time may use IREE's contexts and lists.
+//! Calls the C shim. The module contains the declarations of `native/shim.h`, and an owner type for each kind
+//! of object that the shim creates. All methods of the owner types are safe for all arguments. The owner
+//! types are neither `Send` nor `Sync`, because only one thread at a time may use IREE's contexts and lists.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_void};

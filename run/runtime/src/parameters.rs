@@ -10,9 +10,8 @@ pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 /// Bytes. Aligned parameters are read without a copy.
 pub const PARAMETER_ALIGNMENT: usize = 64;
 
-/// A scope of named parameters in shared bytes, which live as long as a program or a buffer uses them.
-///
-/// IREE reads those in place whose address is a multiple of [`PARAMETER_ALIGNMENT`], and copies the others.
+/// A scope of named parameters in shared bytes, which live as long as a program or a buffer uses them. IREE
+/// reads those in place whose address is a multiple of [`PARAMETER_ALIGNMENT`], and copies the others.
 #[derive(Clone)]
 pub struct Parameters {
     /// As in `#flow.parameter.named<"scope"::"name">`.

@@ -215,10 +215,9 @@ impl VmFunction {
     }
 }
 
-/// The memory of a call's results.
-///
-/// IREE can return one buffer several times, and constants and mapped parameters without a copy. A later call
-/// that updates such a result in place would overwrite the other, so shared results are copied.
+/// The memory of a call's results. IREE can return one buffer several times, and constants and mapped
+/// parameters without a copy. A later call that updates such a result in place would overwrite the other, so
+/// shared results are copied.
 #[derive(Default)]
 struct Taken(HashMap<usize, Vec<Range<usize>>>);
 

@@ -68,8 +68,7 @@ pub fn too_large() -> Error {
     invalid("a value becomes too large or is nested too deep")
 }
 
-/// Subtracts the size of a value from the remaining limits. Returns `None` if the value exceeds the
-/// limits.
+/// Subtracts the size of a value from the remaining limits. Returns `None` if the value exceeds the limits.
 fn takes(value: &Value, depth: usize, bytes: &mut usize, items: &mut usize) -> Option<()> {
     *items = items.checked_sub(1)?;
     if let Some(text) = value.as_str() {

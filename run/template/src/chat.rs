@@ -23,8 +23,7 @@ const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 /// A conversation, and additional variables for the template.
 #[derive(Debug, Clone, Default)]
 pub struct Chat {
-    /// The messages of the conversation. Each message is an object with the keys `role` and
-    /// `content`.
+    /// The messages of the conversation. Each message is an object with the keys `role` and `content`.
     pub messages: Vec<Json>,
     /// JSON schemas of the functions that the model may call.
     pub tools: Option<Vec<Json>>,
@@ -38,14 +37,13 @@ pub struct Chat {
 
 /// A model's chat template, and the model's special tokens.
 ///
-/// A template is an untrusted program that comes with the model. Limits stop a template that
-/// creates huge values, recurses deeply or loops forever. Tracewright limits the number of executed
-/// instructions, the number of operators in a tag, the sizes of named values, and the size of the
-/// output. The limits stop all known attacks with a template. The limits do not prove that
-/// rendering is safe, because minijinja itself does not limit memory. For example, comparing a list
-/// that contains itself can still exhaust the stack. A filter such as `sort` on a long list can
-/// take much time and memory. If you render templates from unknown authors, use a separate process
-/// with limits of the operating system, as `tracewright prompt` does.
+/// A template is an untrusted program that comes with the model. Limits stop a template that creates huge
+/// values, recurses deeply or loops forever. Tracewright limits the number of executed instructions, the
+/// number of operators in a tag, the sizes of named values, and the size of the output. The limits stop all
+/// known attacks with a template. The limits do not prove that rendering is safe, because minijinja itself
+/// does not limit memory. For example, comparing a list that contains itself can still exhaust the stack. A
+/// filter such as `sort` on a long list can take much time and memory. If you render templates from unknown
+/// authors, use a separate process with limits of the operating system, as `tracewright prompt` does.
 ///
 /// ```
 /// use serde_json::{Map, json};
@@ -65,8 +63,7 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// The name of the default template, which applies to all conversations that have no special
-    /// template.
+    /// The name of the default template, which applies to all conversations that have no special template.
     pub const DEFAULT: &str = source::DEFAULT;
 
     /// Creates the chat templates that a file contains, each with a name. The template `tool_use`
@@ -115,8 +112,7 @@ impl ChatTemplate {
         Ok(ChatTemplate { environment, sources, special_tokens })
     }
 
-    /// Selects the template for a conversation, which depends on whether the conversation has
-    /// tools.
+    /// Selects the template for a conversation, which depends on whether the conversation has tools.
     fn chosen(&self, chat: &Chat) -> Result<Template<'_, '_>, TemplateError> {
         let template = match self.environment.get_template("tool_use") {
             Ok(template) if chat.tools.is_some() => Ok(template),
@@ -128,9 +124,6 @@ impl ChatTemplate {
 
     /// Returns the names of the conversation's inputs that the template does not read: `tools`, or
     /// names of variables.
-    ///
-    /// # Errors
-    /// Returns an error if the model has no template for the conversation.
     pub fn unread<'a>(&self, chat: &'a Chat) -> Result<Vec<&'a str>, TemplateError> {
         let template = self.chosen(chat)?;
         let source = self.sources.iter().find(|source| source.name == template.name());
@@ -141,9 +134,6 @@ impl ChatTemplate {
 
     /// The names of the variables that a conversation's template reads, in alphabetical order. The
     /// list contains no functions and no special tokens.
-    ///
-    /// # Errors
-    /// Returns an error if the model has no template for the conversation.
     pub fn variables(&self, chat: &Chat) -> Result<Vec<String>, TemplateError> {
         let functions: Vec<_> = self.environment.globals().map(|(name, _)| name.to_owned()).collect();
         let known = |name: &String| {
@@ -207,8 +197,7 @@ impl ChatTemplate {
     }
 }
 
-/// A buffer for a rendered text. Writing fails if the text becomes longer than the largest allowed
-/// prompt.
+/// A buffer for a rendered text. Writing fails if the text becomes longer than the largest allowed prompt.
 pub struct Bounded(pub Vec<u8>);
 
 impl io::Write for Bounded {

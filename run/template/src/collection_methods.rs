@@ -60,8 +60,7 @@ pub fn dict(from: Option<Value>, options: Kwargs) -> Result<Value, Error> {
     Ok(Value::from_pairs(pairs))
 }
 
-/// Whether a value is a dictionary. minijinja also treats namespaces, loops and macros like
-/// dictionaries.
+/// Whether a value is a dictionary. minijinja also treats namespaces, loops and macros like dictionaries.
 pub fn is_dict(value: &Value) -> bool {
     let engines_own = |name: &str| name.starts_with("minijinja::vm::") || name.ends_with("::Namespace");
     value.kind() == ValueKind::Map && value.as_object().is_some_and(|object| !engines_own(object.type_name()))

@@ -18,8 +18,7 @@ use crate::{
 /// The name of the counter that contains the number of bytes in a rendering's output.
 const WRITES: &str = "written";
 
-/// Creates an environment that only parses templates. The environment has no filters and no
-/// functions.
+/// Creates an environment that only parses templates. The environment has no filters and no functions.
 pub fn plain() -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);

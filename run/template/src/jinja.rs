@@ -1,5 +1,4 @@
-//! Functions and filters of Jinja that minijinja does not have, or that behave differently in
-//! minijinja.
+//! Functions and filters of Jinja that minijinja does not have, or that behave differently in minijinja.
 
 use std::borrow::Cow;
 
@@ -186,9 +185,8 @@ pub fn join(
     Ok(if is_safe { Value::from_safe_string(joined) } else { Value::from(joined) })
 }
 
-/// Jinja's filter `map`, which returns an attribute of each item, or the result of a filter for
-/// each item. The filter `map` of minijinja finds attributes, but does not pass named arguments to
-/// filters.
+/// Jinja's filter `map`, which returns an attribute of each item, or the result of a filter for each item.
+/// The filter `map` of minijinja finds attributes, but does not pass named arguments to filters.
 pub fn map(state: &mut State, attributes: &Value, arguments: &[Value]) -> Result<Value, Error> {
     let made = match arguments {
         [items, filter, rest @ ..] if let Some(filter) = filter.as_str() => {

@@ -6,8 +6,6 @@ use serde_json::{Map, Value as Json};
 
 use crate::{invalid, numbers};
 
-/// # Errors
-/// Returns an error if an integer has more digits than Python accepts.
 pub fn value(json: &Json) -> Result<Value, Error> {
     Ok(match json {
         Json::Null => Value::from(()),

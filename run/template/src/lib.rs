@@ -1,11 +1,9 @@
-//! Renders chat templates in the same way as `apply_chat_template` of HF transformers.
-//!
-//! The environment of a template is the same as in `utils/chat_template_utils.py` of HF
-//! transformers. The environment has the settings `trim_blocks`, `lstrip_blocks` and loop controls.
-//! The environment has the functions `raise_exception` and `strftime_now`, a filter `tojson` that
-//! is `json.dumps`, and `{% generation %}` blocks. minijinja, a Jinja engine in Rust, evaluates the
-//! templates. This crate reads no files, so the caller passes the text of a template and the
-//! special tokens.
+//! Renders chat templates in the same way as `apply_chat_template` of HF transformers. The environment of a
+//! template is the same as in `utils/chat_template_utils.py` of HF transformers. The environment has the
+//! settings `trim_blocks`, `lstrip_blocks` and loop controls. The environment has the functions
+//! `raise_exception` and `strftime_now`, a filter `tojson` that is `json.dumps`, and `{% generation %}`
+//! blocks. minijinja, a Jinja engine in Rust, evaluates the templates. This crate reads no files, so the
+//! caller passes the text of a template and the special tokens.
 
 mod arguments;
 mod budget;

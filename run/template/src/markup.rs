@@ -107,8 +107,7 @@ pub fn striptags(value: &Value) -> Result<String, Error> {
     unescape(&words.join(" "))
 }
 
-/// Removes tags from a text. If a tag has no end, the function keeps this tag and the text after
-/// the tag.
+/// Removes tags from a text. If a tag has no end, the function keeps this tag and the text after the tag.
 fn without_tags(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -149,8 +148,7 @@ fn numbered<'a>(text: &'a str, out: &mut String) -> &'a str {
         out.push_str("&#");
         return text;
     }
-    /// Browsers decode references with numbers from 128 to 159 as characters of the encoding
-    /// Windows-1252.
+    /// Browsers decode references with numbers from 128 to 159 as characters of the encoding Windows-1252.
     const WINDOWS: &str = "€\u{81}‚ƒ„…†‡ˆ‰Š‹Œ\u{8d}Ž\u{8f}\u{90}‘’“”•–—˜™š›œ\u{9d}žŸ";
     match u32::from_str_radix(number, base).unwrap_or(u32::MAX) {
         0 => out.push('\u{fffd}'),

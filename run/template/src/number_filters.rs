@@ -64,8 +64,7 @@ pub fn sum(
     items.try_iter()?.try_fold(start, |sum, item| operate::add(budget, &sum, &item))
 }
 
-/// Jinja's filter `round`, which rounds to a number of decimals. The method is `common`, `ceil` or
-/// `floor`.
+/// Jinja's filter `round`, which rounds to a number of decimals. The method is `common`, `ceil` or `floor`.
 pub fn round(value: &Value, precision: Option<i64>, method: Option<&str>) -> Result<Value, Error> {
     let number = match PythonNumber::of(value) {
         Some(number) => number,
@@ -180,8 +179,7 @@ fn number_text(text: &str) -> Result<&str, Error> {
     if text.is_ascii() { Ok(text) } else { Err(invalid("a text that is no ASCII is not read as a number")) }
 }
 
-/// Removes the underscores between digits. Returns `None` if an underscore is not between two
-/// digits.
+/// Removes the underscores between digits. Returns `None` if an underscore is not between two digits.
 fn digits(text: &str, is_digit: impl Fn(char) -> bool) -> Option<String> {
     let parts: Vec<_> = text.split('_').collect();
     let stands_between = |pair: &[&str]| pair[0].ends_with(&is_digit) && pair[1].starts_with(&is_digit);

@@ -140,9 +140,6 @@ pub fn whole(real: f64) -> Option<BigInt> {
 }
 
 /// Parses the digits of an integer, with a sign and without white space.
-///
-/// # Errors
-/// Returns an error if the integer has more digits than Python accepts.
 pub fn parsed(digits: &str, base: u32) -> Result<Option<BigInt>, Error> {
     if digits.len() > DIGITS {
         return Err(invalid(format!("an integer has {} digits, expected at most {DIGITS}", digits.len())));
@@ -296,8 +293,7 @@ fn division_by_zero() -> Error {
     invalid("division by zero")
 }
 
-/// Reads a JSON number like Python's `json.loads`: a number without fraction and exponent is an
-/// integer.
+/// Reads a JSON number like Python's `json.loads`: a number without fraction and exponent is an integer.
 pub fn of_json(text: &str) -> Option<PythonNumber> {
     let digits = text.strip_prefix('-').unwrap_or(text);
     match (text, digits.bytes().all(|c| c.is_ascii_digit()) && !digits.is_empty()) {

@@ -1,5 +1,4 @@
-//! Python's operators for numbers, texts and lists. A rewritten template calls these functions as
-//! filters.
+//! Python's operators for numbers, texts and lists. A rewritten template calls these functions as filters.
 
 use std::cmp::Ordering;
 

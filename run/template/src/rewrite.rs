@@ -282,8 +282,7 @@ fn statement(inner: &str) -> String {
     format!("{}{rewritten}{}", &inner[..at], &inner[at + rest.len()..])
 }
 
-/// The position of the list in a `for` tag. The list is after the first `in`, and before `if` or
-/// `recursive`.
+/// The position of the list in a `for` tag. The list is after the first `in`, and before `if` or `recursive`.
 fn list_of_loop(text: &str) -> Option<Range<usize>> {
     let mut scan = Scan::inside();
     let (mut depth, mut word, mut start) = (0, None, None);

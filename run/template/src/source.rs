@@ -18,8 +18,7 @@ pub const DEFAULT: &str = "default";
 /// An error message shows at most this number of characters of a tag.
 const TAG: usize = 80;
 
-/// An error message shows at most this number of characters of a message from minijinja or the
-/// template.
+/// An error message shows at most this number of characters of a message from minijinja or the template.
 const WHY: usize = 300;
 
 /// A template together with its name and its file.

@@ -105,9 +105,8 @@ fn of_none<T: Into<Value>>(args: &[Value], made: impl FnOnce() -> T) -> Result<V
     Ok(made().into())
 }
 
-/// Whether all characters of a text belong to a character class. Returns an error if the function
-/// `is` returns `None` for a character, which means that Python's class of this character is
-/// unknown.
+/// Whether all characters of a text belong to a character class. Returns an error if the function `is`
+/// returns `None` for a character, which means that Python's class of this character is unknown.
 fn each(text: &str, args: &[Value], is: fn(char) -> Option<bool>) -> Result<Value, Error> {
     let () = from_args(args)?;
     if text.is_empty() || text.chars().any(|c| is(c) == Some(false)) {

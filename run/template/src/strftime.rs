@@ -5,8 +5,7 @@ use minijinja::Error;
 
 use crate::invalid;
 
-/// Python's `datetime.now().strftime(format)`, in the locale `C`. The formatted time has no time
-/// zone.
+/// Python's `datetime.now().strftime(format)`, in the locale `C`. The formatted time has no time zone.
 pub fn strftime(now: Zoned, format: &str) -> Result<String, Error> {
     /// The directives that jiff formats in the same way as C's `strftime`.
     const SAME: &str = "aAbBCdDeFgGhHIjklmMnpPRStTuUVwWyY%";

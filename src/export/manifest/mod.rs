@@ -199,8 +199,7 @@ impl IreeManifest {
         })
     }
 
-    /// Reads the manifest of an export folder. The result is `None` if the folder contains no
-    /// manifest.
+    /// Reads the manifest of an export folder. The result is `None` if the folder contains no manifest.
     ///
     /// # Errors
     /// Returns an error if the manifest cannot be read or is invalid.

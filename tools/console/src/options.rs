@@ -93,9 +93,8 @@ fn flag(option: &'static NumericOption) -> Arg {
 pub struct NetworkArguments {
     #[command(flatten)]
     pub numeric: NumericArguments,
-    /// JSON file with the formats of some weight matrices, such as
-    /// {"model.layers.*.mlp.down_proj.weight": "q8"}; `--quant` sets the format of all other
-    /// matrices
+    /// JSON file with the formats of some weight matrices, such as {"model.layers.*.mlp.down_proj.weight":
+    /// "q8"}; `--quant` sets the format of all other matrices
     #[arg(long, value_name = "FILE.json", requires = "quant")]
     pub quant_map: Option<PathBuf>,
     /// Ignore a key of config.json that Tracewright does not know; may be repeated
@@ -105,9 +104,6 @@ pub struct NetworkArguments {
 
 impl NetworkArguments {
     /// Returns the numeric options, with the formats in the file of `--quant-map`.
-    ///
-    /// # Errors
-    /// Returns an error if the file of `--quant-map` cannot be read.
     pub fn numeric(&self) -> Result<NumericOptions, QuantMapError> {
         let mut numeric = NumericOptions::clone(&self.numeric);
         if let (Some(base), Some(path)) = (&self.numeric.quantize, &self.quant_map) {
@@ -143,9 +139,6 @@ impl ModelArguments {
     }
 
     /// Returns the numeric options of the network and of its KV cache.
-    ///
-    /// # Errors
-    /// Returns an error if the file of `--quant-map` cannot be read.
     pub fn numeric(&self) -> Result<NumericOptions, QuantMapError> {
         Ok(self.network.numeric()?.or(&self.text))
     }

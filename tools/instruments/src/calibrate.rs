@@ -1,8 +1,7 @@
-//! Computes the second moments of the inputs of every matmul in a network. The module splits a text
-//! into windows, and runs the network on each window.
-//!
-//! The network runs layer by layer. A layer processes all windows of the text before the next layer is built.
-//! Therefore, the memory contains the weights of only one layer, and the activations between two layers.
+//! Computes the second moments of the inputs of every matmul in a network. The module splits a text into
+//! windows, and runs the network on each window. The network runs layer by layer. A layer processes all
+//! windows of the text before the next layer is built. Therefore, the memory contains the weights of only one
+//! layer, and the activations between two layers.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::ControlFlow;

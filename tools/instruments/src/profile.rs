@@ -1,10 +1,8 @@
-//! A profile contains the measured time of each dispatch in a call of the network. For each
-//! dispatch, the profile lists the nodes of the network that the dispatch computes.
-//!
-//! `tracewright bench decode --trace FILE` writes a profile to a file. Chrome and
-//! [Perfetto](https://ui.perfetto.dev) can draw the file, because the file also contains a list of
-//! trace events. [`Profile::read`] reads the [`Profile`] from the file. docs/reference/json.md
-//! describes the fields.
+//! A profile contains the measured time of each dispatch in a call of the network. For each dispatch, the
+//! profile lists the nodes of the network that the dispatch computes. `tracewright bench decode --trace FILE`
+//! writes a profile to a file. Chrome and [Perfetto](https://ui.perfetto.dev) can draw the file, because the
+//! file also contains a list of trace events. [`Profile::read`] reads the [`Profile`] from the file.
+//! docs/reference/json.md describes the fields.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -134,9 +132,8 @@ impl Profile {
         }
     }
 
-    /// The profile, and a call's dispatches on one track.
-    ///
-    /// The JSON Object Format of Google's "Trace Event Format", in microseconds.
+    /// The profile, and a call's dispatches on one track. The JSON Object Format of Google's "Trace Event
+    /// Format", in microseconds.
     pub fn text(&self) -> String {
         let named = |what: &str, name: String| json!({ "name": what, "ph": "M", "pid": 1, "tid": 1, "args": { "name": name } });
         let mut events = vec![

@@ -1,9 +1,7 @@
-//! Compares the next-token distributions of a model with the distributions of a reference model.
-//! The two models read the windows of a text.
-//!
-//! The KV cache is empty at the beginning of each window. As in `llama-perplexity`, the comparison
-//! uses only the positions in the second half of a window. The tokens in the first half of a window
-//! are only context for the positions in the second half.
+//! Compares the next-token distributions of a model with the distributions of a reference model. The two
+//! models read the windows of a text. The KV cache is empty at the beginning of each window. As in
+//! `llama-perplexity`, the comparison uses only the positions in the second half of a window. The tokens in
+//! the first half of a window are only context for the positions in the second half.
 
 use std::fs;
 use std::ops::{ControlFlow, Range};

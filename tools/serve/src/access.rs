@@ -13,17 +13,12 @@ use crate::failure::Failure;
 /// The largest size in bytes of a file with API keys.
 const MOST: u64 = 1 << 20;
 
-/// The API keys that clients can use. The server keeps only the hashes of API keys. No message and
-/// no log contains an API key.
+/// The API keys that clients can use, kept only as hashes. No message and no log contains a key.
 #[derive(Clone)]
 pub struct ApiKeys(Vec<blake3::Hash>);
 
 impl ApiKeys {
-    /// Reads a key file, which contains one API key on each line. Lines of the key file that begin
-    /// with `#` are comments.
-    ///
-    /// # Errors
-    /// Returns an error if the file cannot be read, or contains no key.
+    /// Reads a key on each line. Lines that begin with `#` are comments.
     pub fn read(path: &Path) -> Result<Self, ServeError> {
         let text = read_stream(path, MOST)?;
         let mut keys = Vec::new();
@@ -39,9 +34,7 @@ impl ApiKeys {
         if keys.is_empty() { Err(ServeError::NoKeys { path: path.to_owned() }) } else { Ok(Self(keys)) }
     }
 
-    /// Checks that a request contains a valid API key. The time of the check does not depend on the
-    /// key, because the function compares the key's hash with all stored hashes, each in constant
-    /// time.
+    /// Checks the API key in a time that does not depend on it: compares all hashes, each in constant time.
     pub(crate) fn admit(&self, headers: &HeaderMap) -> Result<(), Failure> {
         let bearer = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
         let bearer = bearer.and_then(|value| value.split_at_checked(7));
@@ -63,10 +56,9 @@ impl fmt::Debug for ApiKeys {
     }
 }
 
-/// Rejects requests from web pages whose origin is not allowed. If only this machine can reach the
-/// server, the function rejects requests whose `Host` header is a domain name other than
-/// `localhost`. The check of the `Host` header stops DNS rebinding, an attack by a web page whose
-/// domain name resolves to this machine.
+/// Rejects requests from web pages whose origin is not allowed. If only this machine can reach the server,
+/// the function rejects requests whose `Host` header is a domain name other than `localhost`. The check of
+/// the `Host` header stops DNS rebinding, an attack by a web page whose domain name resolves to this machine.
 pub fn check_origin(headers: &HeaderMap, is_local: bool, allowed: &[String]) -> Result<(), Failure> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let host = text(header::HOST).unwrap_or_default();
@@ -85,8 +77,7 @@ pub fn check_origin(headers: &HeaderMap, is_local: bool, allowed: &[String]) -> 
     }
 }
 
-/// Whether a `Host` header contains an IP address or `localhost`. The result is true for an empty
-/// `Host` header, because a request without a host does not come from a browser.
+/// Whether a `Host` header is an address or `localhost`, or empty, as it never comes from a browser.
 fn is_own_name(host: &str) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,

@@ -22,14 +22,12 @@ pub struct Ask {
     pub loaded: Arc<Loaded>,
     pub prompts: Vec<Prompt>,
     pub options: GenerateOptions,
-    /// The number of answers that the model generates for each prompt. Each answer gets its own
-    /// seed.
+    /// The number of answers that the model generates for each prompt. Each answer gets its own seed.
     pub count: usize,
     pub reading: Reading,
 }
 
-/// The answers to one request. Dropping an `Answers` value stops the generation, and then other
-/// requests can use the slots of the batch.
+/// The answers to one request. Dropping them stops the generation, and frees the slots of the batch.
 pub struct Answers {
     events: UnboundedReceiver<(usize, TextEvent)>,
     updates: VecDeque<(usize, Update)>,
@@ -102,8 +100,7 @@ impl Answers {
         self.readers.len()
     }
 
-    /// Waits for the next update of any answer, and returns the update and the index of the answer.
-    /// The result is `None` after all answers have ended.
+    /// Waits for the next update of any answer, with its index; `None` after all answers have ended.
     pub async fn next(&mut self) -> Option<Result<(usize, Update), Failure>> {
         loop {
             if let Some(update) = self.updates.pop_front() {
@@ -181,8 +178,7 @@ impl Answers {
         AnswerEnd { reason, usage }
     }
 
-    /// Returns the stop string that ended an answer. The stop string is part of the answer's
-    /// tokens, but not of the answer's text.
+    /// Returns the stop string that ended an answer. Its tokens include it, but its text does not.
     fn stop_string(&self, completion: &Completion) -> Option<String> {
         let tokenizer = self.loaded.model.tokenizer().filter(|_| completion.is_cut)?;
         let whole = tokenizer.decode(&completion.generated.tokens).ok()?;

@@ -38,8 +38,7 @@ impl App {
         Self { models, options, metrics: Arc::default(), permits, prepared, embedded, is_local }
     }
 
-    /// Returns a permit to answer a request, or an error if the server already answers the largest
-    /// allowed number of requests.
+    /// Returns a permit to answer a request, or an error at the largest number of requests.
     pub fn permit(&self) -> Result<OwnedSemaphorePermit, Failure> {
         let most = self.options.max_requests;
         self.permits.clone().try_acquire_owned().map_err(|_| Failure::Busy { most })
@@ -50,8 +49,7 @@ impl App {
         body::read(headers, body, &self.options).await
     }
 
-    /// Runs slow work on another thread, because slow work must not block the threads for network
-    /// traffic.
+    /// Runs slow work on another thread, because slow work must not block the threads for network traffic.
     pub async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
@@ -59,8 +57,7 @@ impl App {
         place(&self.prepared, work).await
     }
 
-    /// Computes embeddings on a thread that may block. Requests for embeddings and requests for
-    /// text have separate limits, so embeddings do not delay requests for text.
+    /// Computes embeddings on a thread that may block, with a limit of their own, so text does not wait.
     pub async fn embedding<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, Failure> + Send + 'static,

@@ -30,14 +30,12 @@ pub const TOP: u64 = 20;
 
 #[derive(Deserialize, JsonSchema)]
 pub struct ChatFields {
-    /// The name of the model that answers the request. The default model is the server's first
-    /// model.
+    /// The name of the model that answers the request. The default model is the server's first model.
     model: Option<String>,
     /// Messages with a role (system, developer, user, assistant, tool) and a content. The content
     /// is a text, or a list of parts with texts.
     messages: Vec<Value>,
-    /// Whether the server streams the answer as server-sent events. The last event of a stream is
-    /// `[DONE]`.
+    /// Whether the server streams the answer as server-sent events. The last event of a stream is `[DONE]`.
     stream: Option<bool>,
     stream_options: Option<StreamFields>,
     /// The largest number of tokens that the model generates for an answer. Without a limit, an
@@ -58,8 +56,7 @@ pub struct ChatFields {
     /// Whether an answer can contain several function calls. By default, an answer can contain
     /// several function calls.
     parallel_tool_calls: Option<bool>,
-    /// The format of the answer: `text`, `json_object`, or a `json_schema` that the answer must
-    /// follow.
+    /// The format of the answer: `text`, `json_object`, or a `json_schema` that the answer must follow.
     response_format: Option<Value>,
     /// The variable `reasoning_effort` of the chat template.
     reasoning_effort: Option<String>,
@@ -228,8 +225,7 @@ pub fn last_events(chunk: Option<Value>, total: Usage) -> Vec<Sent> {
 /// The state of one streamed answer.
 #[derive(Clone, Default)]
 struct StreamedChoice {
-    /// Text that the server holds back until the server receives the probabilities of the text's
-    /// tokens.
+    /// Text that the server holds back until the server receives the probabilities of the text's tokens.
     held: String,
     calls: usize,
 }

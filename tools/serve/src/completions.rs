@@ -36,8 +36,7 @@ const USUAL: u64 = 16;
 
 #[derive(Deserialize, JsonSchema)]
 pub struct CompletionFields {
-    /// The name of the model that continues the prompts. The default model is the server's first
-    /// model.
+    /// The name of the model that continues the prompts. The default model is the server's first model.
     model: Option<String>,
     /// The prompts: a text, a list of texts, a list of token ids, or a list of lists of token ids.
     prompt: Value,
@@ -51,8 +50,7 @@ pub struct CompletionFields {
     logprobs: Option<u64>,
     /// Whether the text of the answer begins with the prompt.
     echo: Option<bool>,
-    /// The server does not support the field `suffix`, and rejects a request with a text in this
-    /// field.
+    /// The server does not support the field `suffix`, and rejects a request with a text in this field.
     suffix: Option<String>,
 }
 
@@ -213,8 +211,7 @@ impl Completion {
         json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": finish })
     }
 
-    /// Formats the probabilities of tokens. `offset` is the number of characters before the first
-    /// token.
+    /// Formats the probabilities of tokens. `offset` is the number of characters before the first token.
     fn logprobs(&self, logprobs: &[TokenLogprobs], mut offset: usize) -> Value {
         let text = |token| String::from_utf8_lossy(self.loaded.piece(token)).into_owned();
         let (mut tokens, mut chosen, mut top, mut offsets) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());

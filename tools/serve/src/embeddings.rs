@@ -23,11 +23,9 @@ const TEXTS: usize = 2048;
 
 #[derive(Deserialize, JsonSchema)]
 pub struct EmbeddingFields {
-    /// The name of the model that computes the embeddings. The default model is the server's first
-    /// model.
+    /// The name of the model that computes the embeddings. The default model is the server's first model.
     model: Option<String>,
-    /// The texts to embed: one text, a list of texts, a list of token ids, or a list of lists of
-    /// token ids.
+    /// The texts to embed: one text, a list of texts, a list of token ids, or a list of lists of token ids.
     input: Value,
     /// The encoding of the embeddings: `float` or `base64`.
     encoding_format: Option<String>,

@@ -13,8 +13,7 @@ pub enum ServeError {
     Listen {
         /// The host and the port on which the server cannot listen.
         address: String,
-        /// The error of the operating system, which reports for example that another program uses
-        /// the port.
+        /// The error of the operating system, which reports for example that another program uses the port.
         source: io::Error,
     },
     /// A file that the server needs cannot be read.

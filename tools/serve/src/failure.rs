@@ -1,5 +1,4 @@
-//! [`Failure`] lists the reasons why a request fails. Each reason for a failure has an HTTP status,
-//! a code and a message.
+//! [`Failure`] lists the reasons why a request fails, each with an HTTP status, a code and a message.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -61,8 +60,7 @@ pub enum Failure {
     Busy { most: usize },
     #[error("the model `{name}` cannot be loaded: {why}")]
     Load { name: String, why: String },
-    /// The model reported an error for which `Failure` has no separate variant. The request may
-    /// have caused the model's error.
+    /// Any other error of the model, which the request may have caused.
     #[error("{}", causes(.0.as_ref()))]
     Of(Arc<ModelError>),
     #[error("the server failed: {why}")]
@@ -190,8 +188,7 @@ impl Failure {
         } })
     }
 
-    /// Creates an HTTP response with the given body, and with the headers that the HTTP status
-    /// requires.
+    /// Creates an HTTP response with the given body, and with the headers that the HTTP status requires.
     pub fn respond(&self, body: Value) -> Response {
         let mut response = (self.status(), Json(body)).into_response();
         if self.status().is_server_error() {
@@ -217,8 +214,7 @@ impl IntoResponse for Failure {
     }
 }
 
-/// Whether the request is the cause of a model's error. If the request causes the error, the same
-/// request always fails.
+/// Whether the request is the cause of a model's error, so that the same request always fails.
 fn is_of_request(error: &ModelError) -> bool {
     match error {
         ModelError::Generate(error) => {

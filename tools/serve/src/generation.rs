@@ -1,5 +1,4 @@
-//! [`ChatRequest`] is a conversation that the model must answer. The handlers of all chat APIs
-//! convert requests to a `ChatRequest`.
+//! [`ChatRequest`] is a conversation to answer, to which the handlers of all chat APIs convert.
 
 use std::sync::Arc;
 
@@ -28,8 +27,7 @@ pub struct ChatRequest {
     pub variables: Map<String, Value>,
     /// The JSON Schema that the answer must follow.
     pub schema: Option<Value>,
-    /// The name of the request's field that limits the number of new tokens, and the value of this
-    /// field.
+    /// The name of the request's field that limits the number of new tokens, and the value of this field.
     pub max_tokens: (&'static str, Option<u64>),
     pub logprobs: Option<usize>,
     pub sampling: SamplingFields,
@@ -121,8 +119,7 @@ impl ChatRequest {
     }
 }
 
-/// Returns the largest number of tokens that the model may generate. Without a limit in the
-/// request, an answer can fill the context.
+/// Returns the most tokens to generate. Without a limit, an answer can fill the context.
 pub fn max_tokens(param: &str, given: Option<u64>, context: usize) -> Result<usize, Failure> {
     match given {
         None => Ok(context),
@@ -131,9 +128,8 @@ pub fn max_tokens(param: &str, given: Option<u64>, context: usize) -> Result<usi
     }
 }
 
-/// Reads a field that sets the format of an answer, and returns the JSON Schema for the answer. The
-/// field's `type` is `text`, `json_object` or `json_schema`. The argument `schema` is the path of
-/// the JSON Schema inside the field.
+/// Reads the JSON Schema from a field whose `type` is `text`, `json_object` or `json_schema`. `schema` is the
+/// schema's path in it.
 pub fn schema(param: &str, format: Option<&Value>, schema: &str) -> Result<Option<Value>, Failure> {
     let Some(format) = format.filter(|format| !format.is_null()) else { return Ok(None) };
     match format.get("type").and_then(Value::as_str) {

@@ -1,9 +1,6 @@
-//! An HTTP server for open models. Clients of OpenAI's API can use this server without changes.
-//!
-//! The server reads requests, renders chat templates, and converts events of the engine to answers.
-//! Each model has an engine thread, which generates the answers to several requests in parallel;
-//! see [`tracewright::Model`].
-//!
+//! An HTTP server for open models. Clients of OpenAI's API can use this server without changes. The server
+//! reads requests, renders chat templates, and converts events of the engine to answers. Each model has an
+//! engine thread, which generates the answers to several requests in parallel; see [`tracewright::Model`].
 //! Without the feature `iree`, this crate is empty.
 
 mod access;

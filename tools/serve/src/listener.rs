@@ -15,8 +15,7 @@ use crate::app::App;
 use crate::models::Models;
 use crate::{ServeError, ServeOptions, ServedModel, routes};
 
-/// The largest number of connections that the server keeps open at the same time. Additional
-/// connections wait.
+/// The most connections that the server keeps open. Additional connections wait.
 const CONNECTIONS: usize = 4096;
 
 /// The server checks at this interval whether the caller wants to stop the server.
@@ -30,9 +29,6 @@ pub struct Server {
 
 impl Server {
     /// Listens for connections on a host and a port. For port 0, the system chooses a free port.
-    ///
-    /// # Errors
-    /// Returns an error if another program uses the port, or the host is not an address of this machine.
     pub fn bind(host: &str, port: u16) -> Result<Self, ServeError> {
         let failed = |source| ServeError::Listen { address: format!("{host}:{port}"), source };
         let listener = TcpListener::bind((host, port)).map_err(failed)?;
@@ -48,9 +44,6 @@ impl Server {
 
     /// Answers requests until `stop` returns true. After `stop` has returned true, the server waits
     /// until the running answers end, at most for the time [`ServeOptions::drain`].
-    ///
-    /// # Errors
-    /// Returns an error if the system cannot start threads.
     pub fn run(
         self,
         models: Vec<ServedModel>,
@@ -110,8 +103,7 @@ impl Server {
     }
 }
 
-/// Accepts the next connection. If the number of open connections equals the limit, the function
-/// first waits until a connection closes.
+/// Accepts the next connection, at the limit only after another one closes.
 async fn accept(
     listener: &tokio::net::TcpListener,
     places: &Arc<Semaphore>,

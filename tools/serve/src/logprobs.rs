@@ -20,8 +20,7 @@ fn token(loaded: &Loaded, one: &Logprob) -> Value {
     json!({ "token": String::from_utf8_lossy(bytes), "logprob": finite(one.logprob), "bytes": bytes })
 }
 
-/// Replaces minus infinity, the logarithm of the probability 0, by a finite number. JSON has no
-/// infinity, so the function uses the same finite number as OpenAI's API.
+/// Replaces minus infinity (probability 0), which JSON lacks, by the same number as OpenAI's API.
 pub fn finite(logprob: f64) -> f64 {
     if logprob.is_finite() { logprob } else { -9999.0 }
 }

@@ -26,8 +26,7 @@ pub struct Metrics {
     accepted: AtomicU64,
     /// The number of running answers, including answers that wait for a slot of the batch.
     open: AtomicUsize,
-    /// For each bound in `BOUNDS`, the number of answers whose first token arrived within the time
-    /// of the bound.
+    /// For each bound in `BOUNDS`, the answers whose first token arrived within it.
     first: [AtomicU64; BOUNDS.len()],
     firsts: AtomicU64,
     first_sum: AtomicU64,

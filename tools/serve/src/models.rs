@@ -1,5 +1,4 @@
-//! Finds models by name. The server loads a model when the first request with the model's name
-//! arrives.
+//! Finds models by name. The server loads a model when the first request with the model's name arrives.
 
 use std::error::Error;
 use std::sync::{Arc, OnceLock};
@@ -12,8 +11,7 @@ use crate::ServeError;
 use crate::failure::{Failure, causes};
 use crate::ids::now;
 
-/// A function that opens a model of the server. The server calls `OpenModel` on a thread that may
-/// block.
+/// A function that opens a model of the server. The server calls `OpenModel` on a thread that may block.
 pub type OpenModel = Box<dyn Fn() -> Result<Model, Box<dyn Error + Send + Sync>> + Send + Sync>;
 
 /// A model of the server, which requests select by name.
@@ -25,9 +23,6 @@ pub struct ServedModel {
 }
 
 /// Checks that no two models have the same name.
-///
-/// # Errors
-/// Returns an error if two models have the same name.
 pub fn check_names(names: &[String]) -> Result<(), ServeError> {
     let again = names.iter().enumerate().find(|(i, name)| names[..*i].contains(name));
     again.map_or(Ok(()), |(_, name)| Err(ServeError::Name { name: name.clone() }))

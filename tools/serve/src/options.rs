@@ -14,8 +14,7 @@ pub struct ServeOptions {
     /// A function that returns the options for generating an answer, from the options that the
     /// model sets. A request can override these options.
     pub defaults: Arc<dyn Fn(&GenerationDefaults) -> GenerateOptions + Send + Sync>,
-    /// The API keys that clients can use. Without API keys, each client that can reach the port has
-    /// access.
+    /// The API keys that clients can use. Without API keys, each client that can reach the port has access.
     pub keys: Option<ApiKeys>,
     /// The origins whose web pages may use the server, such as `http://localhost:5173`; `*` allows all
     /// origins.

@@ -131,8 +131,7 @@ fn template_refusal(error: &ModelError) -> Option<String> {
     }
 }
 
-/// Reads the messages of a request. The role of each message becomes a role that chat templates
-/// support.
+/// Reads the messages of a request. The role of each message becomes a role that chat templates support.
 pub fn messages(given: &[Value]) -> Result<Vec<Message>, Failure> {
     if given.is_empty() {
         return Err(Failure::field("messages", "empty", "at least one message"));

@@ -40,8 +40,7 @@ pub struct ResponseFields {
     /// An object with reasoning options. The field `effort` in `reasoning` sets the variable
     /// `reasoning_effort` of the chat template.
     reasoning: Option<Value>,
-    /// The server does not support the field `previous_response_id`, because the server stores no
-    /// responses.
+    /// The server does not support the field `previous_response_id`, because the server stores no responses.
     previous_response_id: Option<String>,
     /// The server does not support the field `background`, and accepts only the value false.
     background: Option<bool>,

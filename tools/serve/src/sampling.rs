@@ -33,14 +33,12 @@ pub struct SamplingFields {
     /// The seed of the random numbers with which the sampler draws tokens. Requests with the same
     /// seed draw the same tokens. Without a seed, the server chooses a new seed for each request.
     seed: Option<i64>,
-    /// Stop strings: a text or a list of texts. The answer ends before the first stop string in its
-    /// text.
+    /// Stop strings: a text or a list of texts. The answer ends before the first stop string in its text.
     stop: Option<Value>,
     /// The number of answers to each prompt. The largest valid value of `n` is 16.
     n: Option<u64>,
-    /// Whether the request can reuse the state (such as the KV cache) of an earlier prompt that
-    /// begins with the same tokens. By default, the request can reuse the state of an earlier
-    /// prompt.
+    /// Whether the request can reuse the state (such as the KV cache) of an earlier prompt that begins with
+    /// the same tokens. By default, the request can reuse the state of an earlier prompt.
     cache_prompt: Option<bool>,
     /// Whether the answer continues after the model's stop tokens.
     ignore_eos: Option<bool>,

@@ -1,5 +1,4 @@
-//! Reads the functions that a request offers to the model, and whether the model must call a
-//! function.
+//! Reads the functions that a request offers to the model, and whether the model must call a function.
 
 use serde_json::{Map, Value, json};
 
@@ -136,8 +135,7 @@ pub fn skip(kind: &Value) {
     tracing::warn!("a tool of the type {} is skipped, expected `function`", shown(kind));
 }
 
-/// Returns the functions of a chat request. A function has the form `{"type": "function",
-/// "function": {…}}`.
+/// Returns the functions of a chat request. A function has the form `{"type": "function", "function": {…}}`.
 pub fn of_chat(given: Option<&[Value]>) -> Result<Vec<Value>, Failure> {
     let mut tools = Vec::new();
     for (i, one) in given.unwrap_or_default().iter().enumerate() {

@@ -1,5 +1,4 @@
-//! [`Update`] is a part of an answer. For each API, the server converts updates to events of the
-//! API.
+//! [`Update`] is a part of an answer. For each API, the server converts updates to events of the API.
 
 use generate::TokenLogprobs;
 
@@ -46,8 +45,7 @@ pub enum EndReason {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
     pub prompt: usize,
-    /// The number of prompt tokens whose state (such as the KV cache) was reused from an earlier
-    /// prompt.
+    /// The number of prompt tokens whose state (such as the KV cache) was reused from an earlier prompt.
     pub cached: usize,
     pub completion: usize,
 }

@@ -1,9 +1,7 @@
-//! Contains the types of a program's values (element type, shape, literal, parameter), and the
-//! definition of each operation.
-//!
-//! The set of operations is closed: all operations are variants of [`Op`]. Each operation has its own source
-//! file with the documentation, the typing rule, the definition, and a table of valid and invalid examples.
-//! The file of a primitive operation also contains the operation's StableHLO statement.
+//! Contains the types of a program's values (element type, shape, literal, parameter), and the definition of
+//! each operation. The set of operations is closed: all operations are variants of [`Op`]. Each operation has
+//! its own source file with the documentation, the typing rule, the definition, and a table of valid and
+//! invalid examples. The file of a primitive operation also contains the operation's StableHLO statement.
 
 #[macro_use]
 mod list;

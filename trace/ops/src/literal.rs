@@ -31,12 +31,10 @@ crate::words! {
     }
 }
 
-/// A table for rotary embeddings. The table's element in row p and column i is
-/// `scaling · cos(f32(p · inv_freq[i]))`, or the same expression with the sine.
-///
-/// Tracewright rounds the product to f32 before the cosine, and rounds the result to f32 again, as
-/// in HF's `LlamaRotaryEmbedding.forward` (`modeling_llama.py`). The crate `libm` computes the
-/// cosine and the sine in f64.
+/// A table for rotary embeddings. The table's element in row p and column i is `scaling · cos(f32(p ·
+/// inv_freq[i]))`, or the same expression with the sine. Tracewright rounds the product to f32 before the
+/// cosine, and rounds the result to f32 again, as in HF's `LlamaRotaryEmbedding.forward`
+/// (`modeling_llama.py`). The crate `libm` computes the cosine and the sine in f64.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RopeTable {
     pub part: RopePart,

@@ -1,5 +1,4 @@
-//! [`Operation`] is the trait of all operations. The trait contains the properties that each
-//! operation must declare.
+//! [`Operation`] is the trait of all operations, with the properties that each must declare.
 
 use std::fmt::{Debug, Display};
 use std::hash::Hash;
@@ -149,8 +148,7 @@ pub enum Bound {
     Exact,
     /// Each element may differ by this number of units in the last place of the expected element.
     Ulps(f64),
-    /// Units in the last place of the largest expected element: for sums, whose small results can be
-    /// differences of large terms.
+    /// Units in the last place of the largest element: for sums, whose small results can be differences.
     UlpsOfLargest(f64),
 }
 
@@ -182,11 +180,9 @@ impl Bound {
     }
 }
 
-/// A use in the text form of traces.
-///
-/// `op` has the name and the attributes. An operand is a type, optionally with elements (otherwise
-/// generated), such as `i32[2] 3,1`. `result` is an error, a type, or a type with the elements that NumPy
-/// computes.
+/// A use in the text form of traces. `op` has the name and the attributes. An operand is a type, optionally
+/// with elements (otherwise generated), such as `i32[2] 3,1`. `result` is an error, a type, or a type with
+/// the elements that NumPy computes.
 #[derive(Clone, Copy, Debug)]
 pub struct Example {
     /// The name and the attributes of the operation: `narrow axis=1 start=2 length=4`.

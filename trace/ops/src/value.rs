@@ -1,5 +1,4 @@
-//! A [`Value`] is a tensor of the reference evaluator. The tensor stores its elements as f64
-//! numbers that the element type can represent.
+//! A [`Value`] is a tensor of the reference evaluator, with f64 elements that its type can represent.
 
 use half::{bf16, f16};
 
@@ -83,10 +82,9 @@ pub fn flat_index(shape: &[usize], index: &[usize]) -> usize {
     index.iter().zip(shape).fold(0, |flat, (&i, &extent)| flat * extent + i)
 }
 
-/// The exact sum, rounded once, so that it does not depend on the order. An empty sum is +0.
-///
-/// Shewchuk, "Adaptive Precision Floating-Point Arithmetic and Fast Robust Geometric Predicates" (1997): the
-/// running sum is a list of non-overlapping partial sums, which are exact.
+/// The exact sum, rounded once, so that it does not depend on the order. An empty sum is +0. Shewchuk,
+/// "Adaptive Precision Floating-Point Arithmetic and Fast Robust Geometric Predicates" (1997): the running
+/// sum is a list of non-overlapping partial sums, which are exact.
 pub fn exact_sum(terms: impl IntoIterator<Item = f64>) -> f64 {
     let mut partials: Vec<f64> = Vec::new();
     let (mut special, mut negative_zeros_only, mut any) = (0.0f64, true, false);

@@ -1,9 +1,7 @@
-//! A kernel for scaled dot-product attention. The kernel reads only the slots of a KV cache that
-//! contain tokens.
-//!
-//! The kernel processes 16 keys at a time and updates the softmax after each block. The method
-//! follows Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018), and Dao et
-//! al., "FlashAttention" (2022).
+//! A kernel for scaled dot-product attention. The kernel reads only the slots of a KV cache that contain
+//! tokens. The kernel processes 16 keys at a time and updates the softmax after each block. The method
+//! follows Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018), and Dao et al.,
+//! "FlashAttention" (2022).
 
 mod sums;
 mod tiles;
@@ -186,8 +184,7 @@ impl Attention {
         self.fitted(Tiling { parts: count(PARTS), rows: count(rows), panels: count(1), ahead: 0 })
     }
 
-    /// The queries that are processed together by default. Their sums fit into the registers, or are in
-    /// memory.
+    /// The queries processed together by default, with sums in the registers or in memory.
     fn plain_rows(&self) -> usize {
         if self.is_wide() { self.wide_rows() } else { (16 / self.kept.div_ceil(KEYS)).clamp(1, 4) }
     }
@@ -378,10 +375,9 @@ impl Attention {
         offset + code.constant(offset.ty(), self.queries as f64 - self.keys as f64)
     }
 
-    /// The keys that at least one of `count` queries may see, from the start of a block of 16 keys.
-    ///
-    /// Blocks begin at the same positions for all queries and ring buffers, so sums are always added in the
-    /// same order.
+    /// The keys that at least one of `count` queries may see, from the start of a block of 16 keys. Blocks
+    /// begin at the same positions for all queries and ring buffers, so sums are always added in the same
+    /// order.
     fn seen<'k>(
         &self,
         code: &'k Code,
@@ -423,8 +419,7 @@ impl Attention {
             }
     }
 
-    /// One number for each of 16 keys, with zeros after the last key. Numbers on both sides of a ring
-    /// buffer's end go through `between`.
+    /// One number for each of 16 keys, with zeros after the last. `between` joins a ring buffer's ends.
     fn of_keys<'k>(
         &self,
         code: &'k Code,
@@ -585,8 +580,7 @@ fn sums<'k>(vectors: &[Value<'k>], mut width: usize) -> Value<'k> {
     vectors[0]
 }
 
-/// The lane numbers of two shuffles of two vectors with runs of `width` lanes: one for the first half of each
-/// run, and one for the second.
+/// The lanes of two shuffles of two vectors with runs of `width` lanes, for the halves of each run.
 fn halves(width: usize) -> [Vec<usize>; 2] {
     let of = |half: usize| (0..2 * KEYS).filter(|lane| lane % width / (width / 2) == half).collect();
     [of(0), of(1)]

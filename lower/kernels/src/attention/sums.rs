@@ -1,5 +1,4 @@
-//! The weighted sums of value vectors, which are in registers or in memory. The kernel adds the
-//! terms of a sum in the same order in both cases, so a sum has the same bits.
+//! Weighted sums of value vectors, in registers or in memory, added in the same order for equal bits.
 
 use std::ops::Range;
 
@@ -10,8 +9,7 @@ use crate::code::{Buffer, Code, Element, Type, Value};
 const PASS: usize = 16;
 
 impl Attention {
-    /// Stores the sums divided by the softmax totals. `weighted` computes the softmax weights of 16 keys, and
-    /// `place` the index of a query's result.
+    /// Stores the sums over the softmax totals. `weighted` computes 16 weights, `place` a result's index.
     pub(super) fn sum_in_registers<'k>(
         &self,
         code: &'k Code,
@@ -86,8 +84,7 @@ impl Attention {
         }
     }
 
-    /// Calls `body` with the first feature and the number of features of groups, whose sums for `rows`
-    /// queries are about PASS vectors.
+    /// Calls `body` with first feature and length of groups with about PASS vectors of `rows` sums.
     fn passes<'k>(&self, code: &'k Code, rows: usize, body: impl Fn(Value<'k>, usize)) {
         let width = ((PASS / rows).max(1) * KEYS).next_multiple_of(self.wide_step());
         let whole = self.kept / width * width;
@@ -97,8 +94,7 @@ impl Attention {
         }
     }
 
-    /// Adds the values of 16 keys times the softmax `weights` to the sums of each query, from the feature
-    /// `from`.
+    /// Adds 16 keys' values times the softmax `weights` to each query's sums, from the feature `from`.
     fn weigh<'k>(
         &self,
         code: &'k Code,

@@ -1,10 +1,8 @@
-//! Attention of many queries with tile registers of bf16. The code processes 32 keys at a time,
-//! with 16 queries in the lanes of a vector.
-//!
-//! The keys in the KV cache already have the layout of tiles, and the kernel transposes each query
-//! only once. Each key therefore has a vector of scores with one lane per query, and the softmax
-//! needs no sum over lanes. The kernel rounds the softmax weights to bf16, transposes the weights
-//! back, and arranges the values of two keys in pairs.
+//! Attention of many queries with tile registers of bf16. The code processes 32 keys at a time, with 16
+//! queries in the lanes of a vector. The keys in the KV cache already have the layout of tiles, and the
+//! kernel transposes each query only once. Each key therefore has a vector of scores with one lane per query,
+//! and the softmax needs no sum over lanes. The kernel rounds the softmax weights to bf16, transposes the
+//! weights back, and arranges the values of two keys in pairs.
 
 use ops::ops::Sdpa;
 
@@ -35,8 +33,7 @@ const VALUES: usize = 6;
 pub(super) struct Held<'k> {
     /// `[tiles, 16 pairs of features, features / 32, 16 queries]`, with two features per element.
     queries: Buffer<'k>,
-    /// Each query's position, largest score so far, sum of weights so far, and factor for the sums of earlier
-    /// keys.
+    /// Each query's position, largest score, sum of weights, and factor for the sums of earlier keys.
     positions: Buffer<'k>,
     largest: Buffer<'k>,
     totals: Buffer<'k>,

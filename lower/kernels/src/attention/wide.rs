@@ -22,11 +22,9 @@ const PAIRS: usize = 2 * KEYS;
 
 #[derive(Clone, Copy)]
 pub(super) struct WideTile<'k> {
-    /// All queries in f32 after the prologue, prepared by [`Attention::apart`]. If [`Attention::is_paired`],
-    /// even features come first in each group of 32.
+    /// All queries in f32 from [`Attention::apart`]; if paired, even features first in each group of 32.
     queries: Buffer<'k>,
-    /// The products with 16 keys, `[queries, 4, 16]`. A vector has 4 keys, with 4 numbers still to be added
-    /// for each.
+    /// The products with 16 keys, `[queries, 4, 16]`: a vector has 4 keys, with 4 numbers to add for each.
     products: Buffer<'k>,
     /// `[queries, padded features]`, in the order of the features in `queries`.
     pub(super) sums: Buffer<'k>,
@@ -57,8 +55,7 @@ impl Attention {
             && self.kept.is_multiple_of(PAIRS)
     }
 
-    /// Loads the first `left` of the next numbers as 16 f32, or as two vectors (even and odd indices) if
-    /// paired.
+    /// Loads the first `left` next numbers as 16 f32, or if paired as two vectors of even and odd indices.
     pub(super) fn load_wide<'k>(&self, buffer: Buffer<'k>, at: Value<'k>, left: usize) -> Vec<Value<'k>> {
         if !self.is_paired() {
             return vec![buffer.load_floats(at, left)];
@@ -81,16 +78,14 @@ impl Attention {
         4 * (self.padded() + lanes * KEYS + 1)
     }
 
-    /// The queries processed together. Their state fits into a worker's memory, and two workers get the same
-    /// number if possible.
+    /// The queries whose state fits into a worker's memory, equal for two workers if possible.
     pub(super) fn wide_rows(&self) -> usize {
         let most = (ROOM / self.wide_bytes()).clamp(1, MOST_ROWS);
         let units = self.rows().div_ceil(most).next_multiple_of(2);
         self.rows().div_ceil(units)
     }
 
-    /// The kernel that applies the prologue to all queries and converts them to f32, unless attention reads
-    /// them itself.
+    /// The kernel that converts all queries to f32 after the prologue, unless attention reads them itself.
     pub(crate) fn apart(&self) -> Option<Packing<'_>> {
         if !self.is_wide() {
             return None;
@@ -146,8 +141,7 @@ impl Attention {
         code.fold(features, PAIRS, first, |at, carried| body(at, PAIRS, carried))
     }
 
-    /// Multiplies queries by 16 keys, and stores partly added products, which [`products`](Self::products)
-    /// finishes. `first` is the tile's first query among those of its key head.
+    /// Multiplies by 16 keys; [`products`](Self::products) finishes. `first` counts a key head's queries.
     pub(super) fn multiply<'k>(
         &self,
         code: &'k Code,

@@ -1,9 +1,8 @@
-//! A small language, embedded in Rust, in which Tracewright's kernels are written. In the kernel
-//! language, each value has a type, and a Rust closure emits the statements in the body of a loop.
-//! The output is MLIR text in the dialects `arith`, `vector`, `memref`, `scf` and `llvm`.
-//!
-//! A type error in a kernel is a bug in this crate, so the function that emits the faulty statement
-//! panics. A test generates the MLIR text of every kernel, and so finds type errors.
+//! A small language, embedded in Rust, in which Tracewright's kernels are written. In the kernel language,
+//! each value has a type, and a Rust closure emits the statements in the body of a loop. The output is MLIR
+//! text in the dialects `arith`, `vector`, `memref`, `scf` and `llvm`. A type error in a kernel is a bug in
+//! this crate, so the function that emits the faulty statement panics. A test generates the MLIR text of
+//! every kernel, and so finds type errors.
 
 mod buffer;
 mod value;
@@ -321,8 +320,7 @@ impl Code {
         self.constant_value(ty, format!("arith.constant dense<[{numbers}]> : {ty}"))
     }
 
-    /// Loops over blocks of `length` items; the last may be shorter. The body gets the first item and the
-    /// number of items.
+    /// Loops over blocks of `length` items, the last maybe shorter; the body gets the first item and count.
     pub(crate) fn runs<'k>(&'k self, count: usize, length: usize, body: impl Fn(Value<'k>, usize)) {
         let whole = count / length * length;
         if whole > 0 {
@@ -375,8 +373,7 @@ impl Code {
         self.line("}");
     }
 
-    /// An instruction in Intel's notation that has no LLVM name. `$0`, `$1`, … are the registers of the
-    /// operands (indices and addresses). LLVM assumes that it reads and writes any memory.
+    /// An instruction in Intel's notation, with operands `$0`, `$1`, …, which may access any memory.
     pub(crate) fn assembly(&self, instruction: &str, operands: &[Value<'_>]) {
         let registers = "r,".repeat(operands.len());
         let operands = self.words(operands);
@@ -385,8 +382,7 @@ impl Code {
         ));
     }
 
-    /// Hides how the value was computed, by a vector register of x86-64. Otherwise LLVM moves additions,
-    /// computes all products before the sums, and has to store the products in memory.
+    /// Hides how a value was computed, by an x86-64 register. Otherwise LLVM stores products before sums.
     pub(crate) fn opaque<'k>(&'k self, value: Value<'k>) -> Value<'k> {
         let ty = value.ty;
         let assembly =

@@ -59,8 +59,7 @@ impl<'k> Value<'k> {
         self.unary("math.sqrt")
     }
 
-    /// Rounds to the nearest whole number, halves to even. LLVM's intrinsic is one instruction, but
-    /// `iree-compile` turns `math.roundeven` into 35.
+    /// Rounds half to even, in one instruction of LLVM instead of 35 for `math.roundeven`.
     pub(crate) fn round(self) -> Self {
         let call =
             format_args!("llvm.call_intrinsic \"llvm.roundeven\"({self}) : ({}) -> {}", self.ty, self.ty);

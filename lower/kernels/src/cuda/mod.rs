@@ -1,8 +1,7 @@
-//! Kernels for NVIDIA GPUs. XLA calls the CUDA kernels in a module for its CUDA platform.
-//!
-//! The PTX text of a kernel comes from `decode.ptx`, in which Tracewright replaces the name of each
-//! size by a number. The module contains the PTX text in a `custom_call`, so XLA and the driver
-//! compile the kernel like the rest of the module.
+//! Kernels for NVIDIA GPUs. XLA calls the CUDA kernels in a module for its CUDA platform. The PTX text of a
+//! kernel comes from `decode.ptx`, in which Tracewright replaces the name of each size by a number. The
+//! module contains the PTX text in a `custom_call`, so XLA and the driver compile the kernel like the rest of
+//! the module.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -36,8 +35,7 @@ pub enum CudaKernel {
     Linear(CudaProduct),
     /// `x · weightᵀ + residual`, x not normalized. Operands: x, the weight, the residual.
     Residual(CudaProduct),
-    /// Three matmuls of the same normalized x, with the rows of the second and third weight. Operands: x, the
-    /// norm's weight, the three weights.
+    /// Three matmuls of one normalized x, with rows of the last two weights. Operands: x, norm, weights.
     Three(CudaProduct, [usize; 2]),
     /// `silu(x · gateᵀ) · (x · upᵀ)`, x normalized. Operands: x, the norm's weight, gate, up.
     Gated(CudaProduct),

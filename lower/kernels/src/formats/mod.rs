@@ -14,8 +14,7 @@ use crate::isa::Small;
 use crate::matmul::Panel;
 use crate::quantized::Sums;
 
-/// The scale of a group, for each of 16 weight rows. The second vector is the minimum of the group
-/// or, in formats with groups of 16, the scale of the second half of 32 columns.
+/// A scale for each of 16 rows; the second vector is the minimum, or the scale of the columns from 16 on.
 pub(crate) type GroupScales<'k> = (Value<'k>, Option<Value<'k>>);
 
 /// The scales of a chunk. The argument of the function is the index of a group in the chunk.
@@ -79,8 +78,7 @@ pub(crate) fn largest(table: &[i8; 16]) -> i8 {
     table.iter().copied().max().unwrap_or_default()
 }
 
-/// Returns the number that the kernel adds to the bytes of a weight to get its integers, if it
-/// reads all bytes as signed or unsigned integers.
+/// The number to add to a weight's bytes, read as signed or unsigned, to get its integers.
 pub(crate) fn added(groups: &Groups, signed: bool) -> i32 {
     match groups.integers {
         Integers::Floats(_) if signed => 0,

@@ -38,8 +38,7 @@ fn of_exponents<'k>(panel: Panel<'k>, at: Value<'k>) -> Value<'k> {
     half_scales(panel.weight.load(panel.at + at, Type::lanes(PANEL, Element::I8)).widen())
 }
 
-/// Returns half of the scale of each group of four-bit floats, 2^(exponent − 128), which can be
-/// smaller than all normal f32 numbers. The exponents are integers of 32 bits.
+/// Half of each group's scale, 2^(exponent − 128), which can be below all normal f32 numbers.
 fn half_scales(exponents: Value<'_>) -> Value<'_> {
     let code = exponents.code();
     let scales = exponents.shift_left(23).max(code.constant(exponents.ty(), f64::from(LEAST_SCALE)));

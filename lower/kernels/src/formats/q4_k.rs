@@ -1,5 +1,4 @@
-//! Scales and minima of eight groups, as numbers of steps: two steps `[2, 16]` as f16, and the
-//! counts `[3, 16, 4]`, packed as in GGUF.
+//! Scales and minima of eight groups: two steps `[2, 16]` as f16, and counts `[3, 16, 4]`, as in GGUF.
 
 use ops::format::PANEL;
 
@@ -52,16 +51,13 @@ fn in_steps<'k>(steps: [Value<'k>; 2], counts: [Value<'k>; 2]) -> GroupScales<'k
     (scales * steps[0], Some(minima * steps[1]))
 }
 
-/// Contains the unpacked counts of eight groups, one byte per count, for scales and for minima. A
-/// count is a whole number: the scale or the minimum of a group is the count times a step that
-/// eight groups share. The first word contains the counts of the first four groups, and the second
-/// word the counts of the last four groups.
+/// The counts of eight groups, one byte each, for scales and for minima. A count times the step that eight
+/// groups share is a scale or a minimum. Each word has four groups.
 #[derive(Clone, Copy)]
 struct StepCounts<'k>([[Value<'k>; 2]; 2]);
 
 impl<'k> StepCounts<'k> {
-    /// Unpacks the counts from three 32-bit words of one weight row, or of several weight rows with
-    /// one row per lane.
+    /// Unpacks the counts from three 32-bit words of one weight row, or of one row per lane.
     fn unpacked([scales, minima, last]: [Value<'k>; 3]) -> Self {
         let masked =
             |words: Value<'k>, mask: u32| words.and(words.code().constant(words.ty(), f64::from(mask)));
@@ -82,8 +78,7 @@ impl<'k> StepCounts<'k> {
         })
     }
 
-    /// Returns the counts for the scale and the minimum of a group, for one weight row per lane;
-    /// the kernel computes the group's index at run time.
+    /// The counts of a group's scale and minimum, one weight row per lane, by an index at run time.
     fn at(self, group: Value<'k>) -> [Value<'k>; 2] {
         let code = group.code();
         let four = code.index(4);

@@ -1,5 +1,4 @@
-//! Scales of groups of 16 as numbers of steps: the counts are bytes `[16, 16]`, and f16 steps `[16]`
-//! follow.
+//! Scales of groups of 16 as numbers of steps: the counts are bytes `[16, 16]`, and f16 steps `[16]` follow.
 
 use ops::format::{GROUPS, PANEL};
 

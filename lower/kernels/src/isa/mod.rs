@@ -39,8 +39,7 @@ impl Isa {
         }
     }
 
-    /// The activation rows whose sums (16 each) fit into the registers; with long vectors, beside those of a
-    /// second panel.
+    /// The rows whose sums (16 each) fit into registers; with long vectors, beside a second panel's.
     pub(crate) fn rows(self) -> usize {
         match self {
             Self::X86(x86) => x86.rows(),
@@ -81,9 +80,8 @@ impl Isa {
 
     /// sums[i] + Σⱼ bytes[4 i + j] · x[j] for 16 sums of each row, once for each of at most eight `columns`.
     /// A column has 64 bytes of the weight, and for each row a word with four bytes of x, signed and never
-    /// −128. The weight's bytes are signed only if [`is_signed`](Self::is_signed).
-    ///
-    /// `small` is their range. Products of small bytes fit into 16 bits, even without special instructions.
+    /// −128. The weight's bytes are signed only if [`is_signed`](Self::is_signed). `small` is their range.
+    /// Products of small bytes fit into 16 bits, even without special instructions.
     pub(crate) fn add_bytes<'k>(
         self,
         sums: Vec<Value<'k>>,
@@ -128,8 +126,7 @@ impl Isa {
         }
     }
 
-    /// sums[i] + weights[2 i] · x[0] + weights[2 i + 1] · x[1] for 16 sums. Each pair of bf16 is one 32-bit
-    /// word.
+    /// sums[i] + weights[2 i] · x[0] + weights[2 i + 1] · x[1] for 16 sums, with pairs of bf16 as 32 bits.
     pub(crate) fn add_bf16_pairs<'k>(self, sums: Value<'k>, weights: Value<'k>, x: Value<'k>) -> Value<'k> {
         let pairs = x.broadcast(16);
         let added = match self {

@@ -37,8 +37,7 @@ pub(crate) fn granted(code: &Code) -> Value<'_> {
 }
 
 impl<'k> Tiles<'k> {
-    /// Sets the extents of the tile registers from the first cache line of `memory`, and all registers to
-    /// zero.
+    /// Sets the extents of tile registers from `memory`'s first cache line, and all registers to zero.
     pub(crate) fn configure(code: &'k Code, extents: Extents, memory: Buffer<'k>) -> Self {
         // The configuration contains the palette (1) and the start row (0). The bytes per row
         // follow from byte 16 on, with two bytes per register. The rows follow from byte 48 on,

@@ -1,10 +1,6 @@
-//! Multiplies many activation rows by dense weights, on processors with few registers. The kernel
-//! converts a block of the weight to f32, and stores the block in memory that stays in the
-//! first-level cache. The kernel then multiplies the block by all activation rows, and continues
-//! with the next block.
-//!
-//! The order of the loops follows Goto and van de Geijn, "Anatomy of High-Performance Matrix
-//! Multiplication" (2008).
+//! Multiplies many activation rows by dense weights, on processors with few registers. A block of the weight
+//! becomes f32 in the first-level cache, and meets all rows before the next one. The order of loops follows
+//! Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008).
 
 use ops::WeightFormat;
 use ops::format::PANEL;
@@ -16,9 +12,7 @@ use crate::fused_op::End;
 /// The largest number of weight columns in a block.
 const COLUMNS: usize = 128;
 
-/// The number of activation rows whose sums fit into the worker's memory, if the block of the
-/// weight has one panel. If a block of the weight has two panels, the memory has room for the sums
-/// of half as many activation rows.
+/// The activation rows whose sums fit into a worker's memory; half as many for blocks of two panels.
 const ROWS: usize = 256;
 
 /// The number of weight columns that one iteration of the innermost loop multiplies.
@@ -42,9 +36,7 @@ impl Partials<'_> {
 }
 
 impl Matmul<'_> {
-    /// Whether the kernel divides the weight into blocks that stay in the first-level cache. On
-    /// processors with short vectors, the blocks save time if many activation rows use each
-    /// converted weight.
+    /// Whether blocks stay in the first-level cache. With short vectors, they save time for many rows.
     pub(super) fn is_blocked(&self) -> bool {
         let whole = self.inputs.is_multiple_of(self.line_columns());
         self.format.element().is_some()
@@ -54,15 +46,13 @@ impl Matmul<'_> {
             && whole
     }
 
-    /// The number of weight columns in a block of the weight. The function prefers blocks of equal
-    /// size, because a shorter last block would need additional code.
+    /// The weight columns in a block. Blocks have equal size, because a shorter last one needs more code.
     fn block_columns(&self) -> usize {
         let fits = |columns: &usize| columns.is_multiple_of(ROUND) && self.inputs.is_multiple_of(*columns);
         (COLUMNS / 2..=COLUMNS).rev().find(fits).unwrap_or(COLUMNS)
     }
 
-    /// Computes the outputs of a panel of the weight for all activation rows. If the epilogue
-    /// combines two panels, the function computes the outputs of both panels.
+    /// Computes a panel's outputs for all activation rows, or two panels' if the epilogue combines them.
     pub(super) fn blocks<'k>(
         &self,
         code: &'k Code,
@@ -116,8 +106,7 @@ impl Matmul<'_> {
         });
     }
 
-    /// The number of weight columns in a line of a panel. A line has 64 bytes, and contains the
-    /// same columns of 16 rows of the weight.
+    /// The columns in a line of a panel, which has 64 bytes with the same columns of 16 rows.
     pub(super) fn line_columns(&self) -> usize {
         match self.format {
             WeightFormat::F32 => 1,
@@ -126,8 +115,7 @@ impl Matmul<'_> {
     }
 }
 
-/// Multiplies the columns of a block by some activation rows, and adds the products to the sums of
-/// these rows.
+/// Multiplies the columns of a block by some activation rows, and adds the products to their sums.
 fn multiplied<'k>(
     code: &'k Code,
     x: Dense<'k>,

@@ -11,12 +11,10 @@ use crate::kernel::{self, Kernel};
 /// The number of lines of a panel that one iteration of the loop reads.
 const LINES: usize = 4;
 
-/// The number of lines of a weight that the kernel multiplies by some activation rows, before it
-/// continues with the next activation rows.
+/// The lines of a weight that are multiplied by some activation rows before the next rows.
 const BLOCK: usize = 64;
 
-/// Returns a kernel that converts all rows of x `[rows, inputs]` to f32. The matmul kernel then
-/// reads activations in f32, and does not convert x again for each panel of the weight.
+/// Converts all rows of x `[rows, inputs]` to f32, once for all panels of the weight.
 pub(super) fn widening(x: Element, rows: usize, inputs: usize) -> (String, impl FnOnce() -> Kernel) {
     let workgroups = rows.min(8);
     let body = move || {
@@ -34,9 +32,8 @@ pub(super) fn widening(x: Element, rows: usize, inputs: usize) -> (String, impl 
 }
 
 impl Matmul<'_> {
-    /// Whether a separate kernel converts the activations to f32 before the matmul. A separate
-    /// conversion saves time for several rows of activations, unless the processor multiplies the
-    /// element type of the activations faster than f32.
+    /// Whether a separate kernel converts activations to f32: for several rows, unless their own type is
+    /// faster.
     pub(super) fn widens_apart(&self) -> bool {
         let narrow = match self.format {
             WeightFormat::F16 => true,
@@ -132,8 +129,7 @@ impl Matmul<'_> {
         }
     }
 
-    /// Multiplies the last column of a weight that has an odd number of columns, if each line
-    /// contains two columns.
+    /// Multiplies the last of an odd number of weight columns, if each line contains two columns.
     fn half_line<'k>(
         &self,
         sum: Value<'k>,

@@ -11,15 +11,13 @@ use crate::packing::Packing;
 const INTEGER: Type = Type::Scalar(Element::I32);
 
 impl Matmul<'_> {
-    /// The stack of matrices if the matmul reads its rows by matrix. Several rows then share a
-    /// matrix.
+    /// The stack of matrices if the matmul reads its rows by matrix. Several rows then share a matrix.
     pub(super) fn grouped(&self) -> Option<Stack> {
         self.stack.filter(|stack| stack.chosen && stack.rows >= stack.matrices)
     }
 
-    /// Returns the kernel that groups the rows by matrix; `None` if the matmul reads its rows in
-    /// order. For n matrices, the kernel's result begins with n + 1 numbers. The rows of matrix m are
-    /// the items from number m to number m + 1 of the list that follows.
+    /// The kernel that groups the rows by matrix; `None` if they are read in order. For n matrices, it
+    /// returns n + 1 numbers and a list. The rows of matrix m are the items from number m to number m + 1.
     pub(crate) fn grouping(&self) -> Option<Packing<'static>> {
         let Stack { matrices, rows, .. } = self.grouped()?;
         let ty = TensorType::new(ElementType::I32, [matrices + 1 + rows]);
@@ -58,8 +56,7 @@ fn write(code: &Code, matrices: usize, rows: usize) {
     });
 }
 
-/// Returns an index of a matrix as a place. If the index is out of range, the function returns the
-/// nearest valid index.
+/// Returns an index of a matrix as a place, with the nearest valid index if it is out of range.
 pub(super) fn nearest<'k>(code: &'k Code, index: Value<'k>, matrices: usize) -> Value<'k> {
     let [first, last] = [0.0, matrices.saturating_sub(1) as f64].map(|n| code.constant(INTEGER, n));
     index.max(first).min(last).place()

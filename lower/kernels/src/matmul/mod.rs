@@ -1,6 +1,4 @@
-//! Matmul kernels: y = x · weightᵀ over packed weights. For a single activation row, the kernel is
-//! as fast as memory delivers the weights. For several activation rows, the kernel reads the
-//! weights only once.
+//! Matmul kernels: y = x · weightᵀ over packed weights, read once for all rows at the speed of memory.
 
 mod blocked;
 mod dense;
@@ -24,13 +22,11 @@ use crate::packing::Packing;
 use crate::quantized::{self, Form, Row};
 use crate::tilings::{Tilings, count};
 
-/// A matmul of `rows` activation rows with a weight. Each activation row has `inputs` numbers, and
-/// the weight has `outputs` rows.
+/// A matmul of `rows` activation rows of `inputs` numbers with a weight of `outputs` rows.
 #[derive(Clone)]
 pub(crate) struct Matmul<'a> {
     pub(crate) format: WeightFormat,
-    /// The number of bits of the integers to which the kernel rounds the activations x, if the
-    /// weight is quantized.
+    /// The bits of the integers to which activations x are rounded for a quantized weight.
     pub(crate) activations: ActivationBits,
     pub(crate) x: Element,
     pub(crate) y: Element,
@@ -39,9 +35,7 @@ pub(crate) struct Matmul<'a> {
     pub(crate) outputs: usize,
     /// The stack of matrices, if the kernel multiplies each activation row by a separate matrix.
     pub(crate) stack: Option<Stack>,
-    /// The norm that the kernel applies to the activations x before the matmul; `None` if no norm
-    /// is fused with the matmul. For a single row of activations, each worker repeats the
-    /// computation of the norm.
+    /// The norm fused before the matmul, if any. For a single activation row, each worker repeats it.
     pub(crate) norm: Option<Norm>,
     /// The epilogue that the kernel applies to the sums of the matmul.
     pub(crate) tail: &'a Epilogue,
@@ -53,23 +47,20 @@ pub(crate) struct Matmul<'a> {
 pub(crate) struct Stack {
     pub(crate) matrices: usize,
     pub(crate) rows: usize,
-    /// Whether an operand selects the matrix for each row of the result. If no operand selects the
-    /// matrix, row i of the result uses matrix i modulo `matrices`.
+    /// Whether an operand selects each row's matrix. Otherwise, row i has matrix i modulo `matrices`.
     pub(crate) chosen: bool,
 }
 
 /// The activation rows that the kernel multiplies by the same matrix.
 #[derive(Clone, Copy)]
 struct Rows<'k> {
-    /// The index of the first result row that the matmul computes with the matrix. In the matmul's
-    /// result, the distance between two consecutive rows that use the same matrix is `apart` rows.
+    /// The first result row with the matrix; `apart` is the distance of consecutive rows with it.
     first: Value<'k>,
     count: usize,
     apart: usize,
     /// The number of result rows that the kernel computes from the same activation row.
     shared: usize,
-    /// The list of the result rows, if the rows are grouped by matrix. `first` then counts the items
-    /// of the list.
+    /// The result rows, if grouped by matrix; `first` then counts the items of the list.
     list: Option<List<'k>>,
 }
 
@@ -103,39 +94,29 @@ impl<'k> Rows<'k> {
     }
 }
 
-/// The smallest number of weight bytes that a worker reads in one part of the matmul. If a worker
-/// read fewer weight bytes than this, the start of its thread would cost more time than the worker
-/// saves.
+/// The fewest weight bytes for a worker; with fewer, starting its thread costs more than it saves.
 const PART: usize = 1 << 17;
 
-/// If every worker quantizes or normalizes the whole activation row, the workers repeat the same
-/// work. If the workers repeat work, a worker reads at least this number of weight bytes for each
-/// number of the activation row. Reading the weight bytes then takes about ten times as long as the
-/// repeated work.
+/// If every worker quantizes or normalizes the whole activation row, the workers repeat the same work. If the
+/// workers repeat work, a worker reads at least this number of weight bytes for each number of the activation
+/// row. Reading the weight bytes then takes about ten times as long as the repeated work.
 const PART_QUANTIZES: usize = 200;
 const PART_NORMALIZES: usize = 100;
 
-/// The size in bytes of a worker's buffer on the stack, for an activation row that the worker
-/// normalizes or quantizes itself.
+/// The bytes of a worker's buffer on the stack, for a row that it normalizes or quantizes itself.
 const SCRATCH: usize = 30 << 10;
 
-/// The distance in bytes between the weight bytes that the kernel reads and the weight bytes that
-/// the kernel prefetches. The kernel prefetches weight bytes because the processor's own prefetcher
-/// stops at the end of a memory page.
+/// The distance in bytes from reads to prefetches. The processor's prefetcher stops at the end of a page.
 const AHEAD: usize = 4096;
 
-/// The number of activation rows that the kernel multiplies in one pass over the weights. With more
-/// activation rows per pass than this number, the arithmetic takes longer than a second pass over
-/// the weights.
+/// The activation rows per pass over the weights. With more, arithmetic takes longer than a second pass.
 const ROWS: usize = 8;
 
-/// The largest number of parts into which the kernel divides its work for the worker threads. If
-/// the work has 64 parts, all worker threads of a machine are busy.
+/// The most parts of the work for worker threads: 64 parts keep all threads of a machine busy.
 const PARTS: usize = 64;
 
-/// The largest number of vectors, each with 16 sums, that a loop of the kernel passes from one
-/// iteration to the next. No processor has registers for more vectors than this number, and many
-/// more vectors would not fit on the stack of a worker.
+/// The most vectors of 16 sums that a loop passes on. No processor has registers for more, and many more
+/// exceed a worker's stack.
 const CARRIED: usize = 32;
 
 /// The sums of 16 outputs for one activation row.
@@ -173,8 +154,7 @@ impl<'k> Dense<'k> {
 pub(crate) struct Panel<'k> {
     pub(crate) weight: Buffer<'k>,
     pub(crate) at: Value<'k>,
-    /// The distance in bytes between the bytes of the panel that the kernel reads and the bytes
-    /// that the kernel prefetches. With the distance 0, the kernel does not prefetch.
+    /// The distance in bytes from reads of a panel to prefetches; 0 for no prefetch.
     ahead: usize,
 }
 
@@ -198,8 +178,7 @@ fn ask<'k>(code: &'k Code, weights: &[Panel<'k>], at: Value<'k>, lines: usize) {
 }
 
 impl Matmul<'_> {
-    /// Returns the kernel that prepares the activations of several rows for all parts of the
-    /// matmul. Returns `None` if each worker prepares the activations itself.
+    /// The kernel that prepares several rows' activations for all parts; `None` if each worker does.
     pub(crate) fn apart(&self) -> Option<Packing<'static>> {
         let &Self { rows, inputs, x, .. } = self;
         Some(if self.makes_tiles_of_numbers() {
@@ -229,15 +208,12 @@ impl Matmul<'_> {
         Form { inputs, bits: activations, chunk: self.format.columns(), sums: self.sums_of_x() }
     }
 
-    /// Whether a separate kernel quantizes the activations before the matmul. A separate kernel is
-    /// necessary for several activation rows, and for a row that is too long for a worker's stack.
+    /// Whether a separate kernel quantizes: for several rows, or one too long for a worker's stack.
     fn quantizes_apart(&self) -> bool {
         self.format.element().is_none() && (self.rows > 1 || self.form().bytes() > SCRATCH)
     }
 
-    /// The number of activation rows in the buffer that the separate kernel fills for the matmul.
-    /// If the processor uses tile registers, the number of stored rows is a multiple of the rows in
-    /// a tile.
+    /// The rows in the separate kernel's buffer, a multiple of a tile's rows with tile registers.
     fn stored(&self) -> usize {
         if self.is_tiled() { self.rows.next_multiple_of(tiles::ROWS) } else { self.rows }
     }
@@ -276,8 +252,7 @@ impl Matmul<'_> {
         }
     }
 
-    /// Returns a name that contains all parameters that affect the kernel's speed, except the
-    /// epilogue.
+    /// Returns a name that contains all parameters that affect the kernel's speed, except the epilogue.
     pub(crate) fn name(&self) -> String {
         let &Self { format, rows, inputs, outputs, x, y, norm, isa, stack, .. } = self;
         let normed = norm.map(|norm| format!("_normed_{}", norm.name())).unwrap_or_default();
@@ -291,8 +266,7 @@ impl Matmul<'_> {
         format!("product_{format}{residuals}_{rows}x{inputs}x{outputs}{stacked}_{x}_{y}{normed}_{isa}")
     }
 
-    /// The name under which tuning files store measurements of this matmul. The name in tuning
-    /// files also records whether the epilogue combines the two halves of the result.
+    /// The name of this matmul in tuning files, also with whether the epilogue combines halves.
     pub(crate) fn key(&self) -> String {
         format!("{}{}", self.name(), if self.tail.halves { "_halves" } else { "" })
     }
@@ -301,8 +275,7 @@ impl Matmul<'_> {
         Tilings::new(self.key(), self.usual(), |tiling| self.fitted(tiling))
     }
 
-    /// Returns the default tiling, which the kernel uses unless a tuning file selects another
-    /// tiling.
+    /// Returns the default tiling, which the kernel uses unless a tuning file selects another tiling.
     pub(crate) fn usual(&self) -> Tiling {
         let &Self { format, rows, inputs, norm, .. } = self;
         let quantized = if format.element().is_none() && rows == 1 { inputs * PART_QUANTIZES } else { 0 };
@@ -346,8 +319,7 @@ impl Matmul<'_> {
         }
     }
 
-    /// Returns the number of slices of the result that the epilogue combines: 2 if the epilogue
-    /// combines halves, otherwise 1.
+    /// The slices of the result that the epilogue combines: 2 for halves, otherwise 1.
     fn halves(&self) -> usize {
         if self.tail.halves { 2 } else { 1 }
     }
@@ -456,8 +428,7 @@ impl Matmul<'_> {
         });
     }
 
-    /// Returns the activations in the layout that the matmul kernel reads. If no separate kernel
-    /// prepares the activations, this function normalizes and quantizes the activations.
+    /// Returns the activations in the kernel's layout, normalized and quantized unless prepared before.
     fn prepared<'k>(
         &self,
         code: &'k Code,
@@ -508,18 +479,14 @@ impl Matmul<'_> {
         }
     }
 
-    /// Computes the outputs of some panels of the weight for a few activation rows. The number
-    /// `units` is the length of a weight row, counted in units of one or more columns. The closure
-    /// `add` multiplies the columns of some units by the activations, and adds the products to the
-    /// sums.
-    ///
-    /// For every number of activation rows, the kernel adds the products of a sum in the same
-    /// order. Therefore the bits of an output row do not depend on the other rows.
-    ///
-    /// If the sums of all rows do not fit into the registers, the kernel multiplies each block of
-    /// weight columns by only a few rows at a time. While the kernel multiplies the block by
-    /// another few rows, the block stays in the cache, and the sums of all remaining rows are in
-    /// memory.
+    /// Computes the outputs of some panels of the weight for a few activation rows. The number `units` is the
+    /// length of a weight row, counted in units of one or more columns. The closure `add` multiplies the
+    /// columns of some units by the activations, and adds the products to the sums. For every number of
+    /// activation rows, the kernel adds the products of a sum in the same order. Therefore the bits of an
+    /// output row do not depend on the other rows. If the sums of all rows do not fit into the registers, the
+    /// kernel multiplies each block of weight columns by only a few rows at a time. While the kernel
+    /// multiplies the block by another few rows, the block stays in the cache, and the sums of all remaining
+    /// rows are in memory.
     fn in_runs<'k>(
         &self,
         code: &'k Code,
@@ -551,8 +518,7 @@ impl Matmul<'_> {
         (0..sums).map(|i| kept.load(code.index(i * PANEL), SUMS)).collect()
     }
 
-    /// Returns the mask of the valid outputs of a panel; `None` if all 16 outputs are valid. The
-    /// last panel can have fewer than 16 valid outputs.
+    /// The mask of a panel's valid outputs; `None` for all 16. The last panel can have fewer.
     fn mask<'k>(&self, code: &'k Code, panel: Value<'k>) -> Option<Value<'k>> {
         let all = self.outputs.is_multiple_of(PANEL);
         (!all).then(|| code.first_lanes(code.index(self.outputs) - panel * PANEL, PANEL))

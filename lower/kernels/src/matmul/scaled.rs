@@ -9,12 +9,10 @@ use crate::quantized::{Row, Sums};
 
 const BYTES: Type = Type::lanes(LINE, Element::I8);
 
-/// The number of weight columns that the kernel multiplies by some activation rows, before it
-/// continues with the next activation rows.
+/// The weight columns that are multiplied by some activation rows before the next rows.
 const COLUMNS: usize = 512;
 
-/// The largest number of activation rows for which the registers have room for the products of both
-/// parts of 16-bit activations.
+/// The most rows for which registers hold the products of both parts of 16-bit activations.
 const FEW: usize = 2;
 
 impl Matmul<'_> {
@@ -52,8 +50,7 @@ impl Matmul<'_> {
         }
     }
 
-    /// Returns the number of scales and minima in a chunk of `panels` panels, for which the kernel
-    /// needs memory; `None` if the weight's format has no minima.
+    /// The scales and minima in a chunk of `panels` panels, for memory; `None` without minima.
     pub(super) fn scales_of(&self, panels: usize) -> Option<usize> {
         let panels = if self.isa.has_short_vectors() { 1 } else { panels };
         let groups = self.format.columns() / GROUP;
@@ -106,10 +103,9 @@ impl Matmul<'_> {
         })
     }
 
-    /// Multiplies two groups of the weight, and adds the products to the sums. The arguments are
-    /// the index of the first group in the weight row, the same group's index in the chunk, and the
-    /// first byte of the chunk in the panel. The closure `scales` returns the scale and the minimum
-    /// of one group in a panel.
+    /// Multiplies two groups of the weight, and adds the products to the sums. The arguments are the index of
+    /// the first group in the weight row, the same group's index in the chunk, and the first byte of the
+    /// chunk in the panel. The closure `scales` returns the scale and the minimum of one group in a panel.
     fn pair<'k>(
         &self,
         code: &'k Code,
@@ -141,8 +137,7 @@ impl Matmul<'_> {
         }
     }
 
-    /// Multiplies the groups of residuals that are not 0, and adds the products to the sums of the
-    /// rounded activations. Each row has a list of these groups.
+    /// Multiplies each row's listed groups of nonzero residuals, and adds them to the rounded sums.
     fn add_residuals<'k>(
         &self,
         code: &'k Code,
@@ -171,9 +166,8 @@ impl Matmul<'_> {
         sums
     }
 
-    /// Multiplies one group of a panel by some rows, and adds the products to the sums. If there are
-    /// twice as many rows as sums, the second half of the rows are the residuals of the first half.
-    /// The other arguments are the same as of [`pair`](Self::pair).
+    /// Multiplies one group of a panel by some rows, and adds to the sums. With twice as many rows as sums,
+    /// the second half are residuals. All else is as in [`pair`](Self::pair).
     fn group<'k>(
         &self,
         code: &'k Code,
@@ -241,8 +235,7 @@ impl Matmul<'_> {
         groups
     }
 
-    /// The number that the kernel adds to the bytes of [`columns_of`](Self::columns_of) to get the
-    /// integers of the weight.
+    /// The number to add to the bytes of [`columns_of`](Self::columns_of) to get the weight's integers.
     pub(super) fn added(&self) -> i32 {
         added(self.groups(), self.isa.is_signed())
     }
@@ -261,8 +254,7 @@ impl Matmul<'_> {
         self.groups().bits()
     }
 
-    /// Returns the columns of one group in a chunk, as bytes, with four columns per vector. The
-    /// function reads a line of the panel only when the kernel needs the first column of this line.
+    /// The columns of a chunk's group as bytes, four per vector, which read a line only when needed.
     pub(super) fn columns_of<'k>(
         &self,
         code: &'k Code,
@@ -308,8 +300,7 @@ impl Matmul<'_> {
         }
     }
 
-    /// Returns the columns of a line, as unsigned bytes, with four columns per vector. Each byte is the
-    /// integer of the weight plus a constant of the format.
+    /// The columns of a line as unsigned bytes, four per vector: the weight's integer plus a constant.
     pub(super) fn stored_columns<'k>(&self, bytes: Value<'k>) -> Vec<Value<'k>> {
         let groups = self.groups();
         match groups.integers {

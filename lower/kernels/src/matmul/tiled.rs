@@ -1,7 +1,6 @@
-//! A matmul of many activation rows with tile registers. The kernel loads the lines of a panel into
-//! the rows of a tile register without any conversion. If the activations x are floats, a separate
-//! kernel divides x into tiles before the matmul. If the activations x are bytes, the matmul kernel
-//! reads x directly.
+//! A matmul of many activation rows with tile registers. The kernel loads the lines of a panel into the rows
+//! of a tile register without any conversion. If the activations x are floats, a separate kernel divides x
+//! into tiles before the matmul. If the activations x are bytes, the matmul kernel reads x directly.
 
 use ops::WeightFormat;
 use ops::format::{ActivationBits, GROUP, PANEL};
@@ -17,13 +16,11 @@ use crate::quantized::{Form, Row};
 
 const TILE: usize = LINE / 2;
 
-/// The number of tiles of a weight panel that the kernel multiplies by all activation rows, before
-/// it continues with the next tiles. Four tiles of two panels, and the corresponding tiles of all
-/// activation rows, fit into the first-level cache.
+/// The tiles of a panel that meet all activation rows before the next. Four of two panels, and those of all
+/// rows, fit into the first-level cache.
 const NEAR: usize = 4;
 
-/// The distance, in tiles of the panel, between the tile that the kernel reads and the tile that
-/// the kernel prefetches.
+/// The distance, in tiles of the panel, from reads to prefetches.
 const AHEAD: usize = 16;
 
 /// The number of activation rows whose sums a worker keeps in memory.
@@ -32,17 +29,14 @@ const HELD: usize = 128;
 /// The number of chunks of a panel that the kernel converts to tiles at the same time.
 const BLOCK: usize = 8;
 
-/// The number of groups whose products the kernel keeps in memory until it multiplies the products
-/// by their scales.
+/// The groups whose products stay in memory until they are multiplied by their scales.
 const SLOTS: usize = 4;
 
-/// The smallest number of activation rows for which kernels use tiles. Tile instructions add
-/// products in another order than vector instructions. Therefore kernels never use tiles for fewer
-/// activation rows than this number.
+/// The fewest activation rows for tiles. Tile instructions add in another order than vector instructions, so
+/// kernels never use them for fewer rows.
 const FEWEST: usize = ROWS + 1;
 
-/// The index of the first tile register that contains activations x. Registers 0 to 3 contain sums,
-/// registers 4 and 5 contain x, and registers 6 and 7 contain weights.
+/// The first tile register of activations x. Registers 0 to 3 are sums, 4 and 5 are x, 6 and 7 are weights.
 const X_TILE: usize = 4;
 const WEIGHT_TILE: usize = 6;
 
@@ -59,8 +53,7 @@ impl<'k> Sums<'k> {
     }
 }
 
-/// Returns the index in memory of a number of the activations x, if x is divided into tiles. All
-/// tiles together have the shape `[rows / 16, inputs / 32, 16, 32]`.
+/// The place of a number of x in tiles `[rows / 16, inputs / 32, 16, 32]`.
 pub(super) fn place<'k>(inputs: usize, row: Value<'k>, column: Value<'k>) -> Value<'k> {
     let code = row.code();
     let [rows, columns] = [ROWS, TILE].map(|count| code.index(count));
@@ -68,8 +61,7 @@ pub(super) fn place<'k>(inputs: usize, row: Value<'k>, column: Value<'k>) -> Val
     (tile * ROWS + row.remainder(rows)) * TILE + column.remainder(columns)
 }
 
-/// Returns a kernel that divides the activations x `[rows, inputs]` into tiles. The kernel does not
-/// fill the padding rows of the last tile.
+/// Divides the activations x `[rows, inputs]` into tiles, without filling the last tile's padding rows.
 pub(super) fn kernel(rows: usize, inputs: usize) -> (String, impl FnOnce() -> Kernel) {
     let workgroups = rows.min(8);
     let body = move || {
@@ -92,15 +84,13 @@ pub(super) fn row_bytes(form: Form) -> usize {
     form.bytes().max(tile_bytes(form))
 }
 
-/// Returns the number of bytes in the tiles that contain the dequantized numbers of one activation
-/// row.
+/// Returns the number of bytes in the tiles that contain the dequantized numbers of one activation row.
 fn tile_bytes(form: Form) -> usize {
     2 * form.values()
 }
 
-/// Returns a kernel that quantizes the activations x `[rows, inputs]` to bytes with a scale per
-/// group. The kernel then stores the dequantized numbers in tiles. If the operating system does not
-/// allow tile registers, the kernel stores the bytes and the scales instead.
+/// Quantizes x `[rows, inputs]` to bytes with a scale per group, and stores dequantized numbers in tiles. If
+/// the system does not allow tiles, stores bytes and scales.
 pub(super) fn rounding(
     x: Element,
     [rows, stored]: [usize; 2],
@@ -150,12 +140,11 @@ impl Matmul<'_> {
         multiplied && self.stack.is_none() && self.rows >= FEWEST
     }
 
-    /// Whether the kernel dequantizes weights to bf16 and multiplies bf16 numbers. The kernel
-    /// multiplies bf16 numbers if activations and results have the type bf16. If the activations or
-    /// the results are not bf16, the kernel multiplies bytes, which is exact but takes twice as
-    /// long as the multiplication of bf16 numbers. If the kernel multiplies bytes, the kernel must
-    /// store the integer products of each group in memory before it multiplies the products by the
-    /// group's scale.
+    /// Whether the kernel dequantizes weights to bf16 and multiplies bf16 numbers. The kernel multiplies bf16
+    /// numbers if activations and results have the type bf16. If the activations or the results are not bf16,
+    /// the kernel multiplies bytes, which is exact but takes twice as long as the multiplication of bf16
+    /// numbers. If the kernel multiplies bytes, the kernel must store the integer products of each group in
+    /// memory before it multiplies the products by the group's scale.
     pub(super) fn makes_tiles_of_numbers(&self) -> bool {
         let groups = self.format.element().is_none();
         groups && self.is_narrow() && self.isa.tiles().bf16 && self.is_tiled()
@@ -170,8 +159,7 @@ impl Matmul<'_> {
         HELD.min(self.rows.next_multiple_of(ROWS))
     }
 
-    /// Computes the outputs of some panels of the weight for all activation rows. While the kernel
-    /// computes the outputs, the sums of some activation rows are in memory.
+    /// Computes some panels' outputs for all activation rows, with some rows' sums in memory meanwhile.
     pub(super) fn tiles<'k>(
         &self,
         code: &'k Code,
@@ -229,9 +217,8 @@ impl Matmul<'_> {
         code.runs(self.rows, held, some);
     }
 
-    /// Multiplies floats. The kernel multiplies two panels of the weight by two tiles of activation
-    /// rows at a time. Therefore the kernel uses each loaded tile twice. If the weight is
-    /// quantized, the kernel dequantizes the weight only once for all activation rows.
+    /// Multiplies floats, two panels by two tiles of activation rows, so each loaded tile is used twice.
+    /// Quantized weights are dequantized once for all rows.
     fn dense_tiles<'k>(
         &self,
         tiles: Tiles<'k>,
@@ -334,9 +321,8 @@ impl Matmul<'_> {
         });
     }
 
-    /// Whether the kernel dequantizes the next block of the weight while it multiplies the current
-    /// block. The function requires that the number of activation rows is a multiple of `HELD`, and
-    /// that the columns fill whole blocks.
+    /// Whether the next block is dequantized while the current one is multiplied. Requires rows in multiples
+    /// of `HELD`, and whole blocks of columns.
     fn makes_in_turn(&self) -> bool {
         self.makes_tiles_of_numbers()
             && self.rows.is_multiple_of(HELD)
@@ -480,17 +466,14 @@ impl Matmul<'_> {
     }
 }
 
-/// A block of weight columns, whose weights are in tiles. The kernel multiplies a block of columns
-/// by all activation rows, before it continues with the next columns.
+/// A block of weight columns in tiles, multiplied by all activation rows before the next block.
 struct Block<'b, 'k> {
-    /// The tiles of the activations x, the number of tiles per activation row, and the first tile
-    /// and the number of tiles that belong to the block of columns.
+    /// The tiles of x, the number per activation row, and first tile and number of the block's columns.
     x: Buffer<'k>,
     columns: usize,
     near: Value<'k>,
     count: usize,
-    /// The number of panels, and a function that returns the address of a panel's tile for a tile
-    /// row and a tile column.
+    /// The number of panels, and a function for the address of a panel's tile by tile row and column.
     panels: usize,
     weight: &'b dyn Fn(Value<'k>, Value<'k>, usize) -> Value<'k>,
     /// A function that emits additional instructions for each iteration of the multiplication loop.
@@ -504,8 +487,7 @@ enum Ready<'k> {
     Bytes(Bytes<'k>),
 }
 
-/// Contains some groups of a panel that the kernel has converted for tile registers: tiles of
-/// signed bytes, scales, and memory for the products.
+/// Groups of a panel for tile registers: tiles of signed bytes, scales, and memory for the products.
 #[derive(Clone, Copy)]
 struct Bytes<'k> {
     bytes: Buffer<'k>,
@@ -523,8 +505,7 @@ impl<'k> Bytes<'k> {
     }
 }
 
-/// Computes new sums with the closure `add` if a row has residuals in a group. Otherwise the
-/// function returns the sums unchanged.
+/// Computes new sums with `add` if a row has residuals in a group, or else returns the sums.
 fn if_residuals<'k>(
     residuals: Row<'k>,
     group: Value<'k>,

@@ -64,9 +64,6 @@ impl Schemas<'_> {
     }
 
     /// Prepares all schemas.
-    ///
-    /// # Errors
-    /// Returns an error with the position of a schema that cannot be followed.
     pub fn prepared(&self, is_flexible: bool) -> Result<PreparedGrammar, Refusal> {
         let (mut all, mut before) = (PreparedGrammar::default(), String::new());
         for (serial, &(text, schema)) in self.parts.iter().enumerate() {
@@ -86,8 +83,7 @@ impl Schemas<'_> {
     }
 }
 
-/// Returns the length of the string or regular expression at the start of `text`, including the
-/// delimiters.
+/// Returns the length of the string or regular expression at the start of `text`, including the delimiters.
 pub fn delimited(text: &str) -> Option<usize> {
     let mark = text.chars().next()?;
     let mut characters = text.char_indices().skip(1);

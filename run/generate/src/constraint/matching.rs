@@ -52,8 +52,7 @@ pub struct CompiledSource {
 /// Compiles schemas and grammars for the tokens of one model.
 pub struct GrammarCompiler {
     factory: ParserFactory,
-    /// An artificial stop token for a model without stop tokens. The model never chooses the
-    /// artificial stop token.
+    /// An artificial stop token for a model without any; the model never chooses it.
     end: Option<u32>,
 }
 
@@ -129,8 +128,7 @@ impl Matching {
         Self { matcher: self.matcher.deep_clone(), end: self.end }
     }
 
-    /// Returns the tokens that may come next, with one bit per token, or `None` if the text is
-    /// complete.
+    /// Returns the tokens that may come next, with one bit per token, or `None` if the text is complete.
     pub fn mask(&mut self) -> Result<Option<Vec<u32>>, String> {
         if self.is_complete() {
             return Ok(None);
@@ -150,8 +148,7 @@ impl Matching {
         !self.matcher.is_error() && self.matcher.is_stopped()
     }
 
-    /// Returns at most `most` tokens that are the only possible continuation, and advances the
-    /// state by these tokens.
+    /// Advances the state by at most `most` tokens that are the only continuation, and returns them.
     pub fn force(&mut self, most: usize) -> Result<Vec<u32>, String> {
         let mut forced = Vec::new();
         // Appending forced tokens can force further tokens, so the loop repeats.

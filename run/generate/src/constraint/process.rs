@@ -1,5 +1,4 @@
-//! Follows schemas and grammars in a process of its own. A schema can overflow the stack of
-//! llguidance or exhaust its memory, which would end this process.
+//! Follows schemas in a process of its own, because a schema can exhaust llguidance's stack or memory.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -32,9 +31,7 @@ const IDLE: usize = 8;
 /// The largest number of texts that a process lets Tracewright encode for one reply.
 const ENCODED: usize = 1000;
 
-/// The processes that follow schemas and grammars for the tokens of one model. Each text has a
-/// process of its own while the model generates the text, so a schema that ends a process ends only
-/// its own text.
+/// Processes for one model, one per generating text, so a schema that ends a process ends only its own text.
 #[derive(Clone)]
 pub struct ConstraintProcesses(Arc<Pool>);
 
@@ -71,9 +68,6 @@ pub enum Fault {
 
 impl ConstraintProcesses {
     /// Prepares processes, but starts none.
-    ///
-    /// # Errors
-    /// Returns an error if the bytes of the tokenizer's tokens cannot be determined.
     pub fn new(program: ConstraintProgram, tokenizer: &Tokenizer) -> Result<Self, GenerateError> {
         let words = Arc::new(words_frame(&tokenizer.bytes()?));
         let encode = encoder(tokenizer);
@@ -135,8 +129,7 @@ impl Remote {
         self.is_complete
     }
 
-    /// Advances the state by a chosen token and by at most `most` forced tokens. The process then
-    /// computes the next mask, while the network computes logits.
+    /// Advances by a chosen token and at most `most` forced ones; computes the next mask during the call.
     pub fn advance(&mut self, token: u32, most: usize) -> Result<(), Fault> {
         let process = self.lease.process()?;
         process.ask(&ConstraintRequest::Advance { token, most })?;
@@ -308,8 +301,7 @@ impl Process {
         Ok(())
     }
 
-    /// Waits for the reply to the oldest request until the given time. The process may take this many
-    /// seconds. Returns whether the reply, or an error, is there.
+    /// Waits for the oldest request's reply, which may take `seconds`, and returns whether it came.
     fn is_ready(&mut self, until: Instant, seconds: u64, encode: &Encode) -> bool {
         while self.ready.is_none() {
             let Some(asked) = self.owed.front_mut() else { return true };
@@ -354,8 +346,7 @@ impl Process {
         true
     }
 
-    /// Receives replies that nobody waits for. Returns whether the process has ended, or works for
-    /// longer than any request may take.
+    /// Receives replies that nobody waits for. Returns whether the process has ended or is overdue.
     fn is_lost(&mut self) -> bool {
         self.ready = None;
         loop {

@@ -5,8 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::schema::PrepareError;
 use crate::GenerateError;
 
-/// The reason why a schema or a grammar is not followed. The process that compiles a schema sends it
-/// to the process that has the request.
+/// Why a schema or a grammar is not followed. The compiling process sends it to the requesting one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum Refusal {
     #[error(transparent)]
@@ -14,8 +13,7 @@ pub enum Refusal {
     /// The beginning of llguidance's message about a schema.
     #[error("{0}")]
     Schema(String),
-    /// The line and the column in a grammar, counted from 1, and the beginning of llguidance's message or
-    /// the error of a schema in the grammar.
+    /// Line and column in a grammar, from 1, and the beginning of llguidance's message or a schema's error.
     #[error("{why}")]
     Grammar { at: Option<(usize, usize)>, why: String },
 }
@@ -31,9 +29,7 @@ impl From<Refusal> for GenerateError {
     }
 }
 
-/// Returns the beginning of an error message of llguidance, which describes the error. The function
-/// omits the rest of llguidance's message, which contains internals of llguidance or lines of the
-/// grammar.
+/// Returns the beginning of llguidance's message, without its internals and lines of the grammar.
 pub fn brief(why: &str) -> String {
     let is_shown = |line: &&str| {
         let number =
@@ -43,8 +39,7 @@ pub fn brief(why: &str) -> String {
     why.lines().take_while(is_shown).map(str::trim).collect::<Vec<_>>().join(" ").trim().to_owned()
 }
 
-/// Removes a prefix such as `at 3(14): ` from a message. Returns the line and the column from an
-/// error message, counted from 1, and the remaining text of the message.
+/// Removes a prefix such as `at 3(14): `. Returns line and column, from 1, and the remaining text.
 pub fn located(why: &str) -> (Option<(usize, usize)>, &str) {
     let parsed = || {
         let (place, rest) = why.strip_prefix("at ").unwrap_or(why).split_once("): ")?;

@@ -1,9 +1,7 @@
-//! Prepares a JSON schema for llguidance.
-//!
-//! Generators of schemas use keywords, references and numbers that llguidance refuses or changes.
-//! This module rewrites them without a change of meaning: it drops annotations, inlines the places
-//! of references under `$defs`, and replaces some values by *slots*. A slot is a string that
-//! llguidance compiles to a lexeme of its own, which then receives another regular expression.
+//! Prepares a JSON schema for llguidance, which refuses or changes keywords, references and numbers of
+//! generated schemas. This module drops annotations, inlines the places of references under `$defs`, and
+//! replaces some values by *slots*. A slot is a string that llguidance compiles to its own lexeme, which then
+//! receives another regular expression.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -37,8 +35,7 @@ pub struct Slot {
     pub texts: RegexAst,
 }
 
-/// Parses and rewrites a schema. `is_flexible` permits whitespace unless the schema's own options
-/// set the whitespace. `serial` is the number of schemas that were prepared for the same grammar.
+/// Rewrites a schema. `is_flexible` permits whitespace by default; `serial` numbers the grammar's schemas.
 pub fn prepare(text: &str, is_flexible: bool, serial: usize) -> Result<Prepared, PrepareError> {
     crash::as_told(text, "prepare");
     let (document, mark) = numbers::parse(text).map_err(SchemaSyntaxError::from)?;
@@ -164,8 +161,7 @@ struct Preparer<'a> {
     targets: Vec<(&'a Value, Place<'a>)>,
     resources: references::Resources<'a>,
     notes: Vec<SchemaNote>,
-    /// The number of comparisons of schemas that are left. A schema can describe more than any
-    /// computer can compare.
+    /// The comparisons of schemas that are left, because a schema can describe too many.
     fuel: Cell<u32>,
     /// The characters that the regular expressions of all ranges may still have.
     digits: usize,

@@ -14,13 +14,11 @@ pub fn encoder(tokenizer: &Tokenizer) -> Encode {
     Arc::new(move |text| tokenizer.encode_plain(text).ok())
 }
 
-/// The bytes of all tokens, and the tokenizer. If the grammar requires a text, the tokenizer
-/// encodes this text.
+/// The bytes of all tokens, and the tokenizer, which encodes texts that the grammar requires.
 pub struct Vocabulary {
     trie: TokTrie,
     encode: Encode,
-    /// Whether the vocabulary contains a token for every byte. Without a token for every byte, some
-    /// texts cannot be encoded, and the model itself must choose the tokens.
+    /// Whether every byte has a token. Otherwise the model itself must choose tokens for some texts.
     has_all_bytes: bool,
 }
 
@@ -36,10 +34,9 @@ impl TokenizerEnv for Vocabulary {
         &self.trie
     }
 
-    /// Encodes bytes with the tokenizer if the tokens decode to exactly these bytes. The tokens
-    /// decode to bytes that differ from the input if the tokenizer adds a space in front, or
-    /// interprets the name of a special token. If the tokens do not decode to exactly the input
-    /// bytes, the function uses the longest matching token at each position.
+    /// Encodes bytes with the tokenizer if the tokens decode to the same bytes. The tokenizer can add a
+    /// space, or interpret the name of a special token. In this case, the function takes the longest token at
+    /// each position.
     fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<TokenId> {
         let text = std::str::from_utf8(bytes).ok();
         let tokens = text.and_then(|text| (self.encode)(text));

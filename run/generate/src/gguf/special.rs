@@ -1,6 +1,5 @@
 //! Finds the special tokens of a GGUF vocabulary by their texts, as llama.cpp does
-//! (`llama_vocab::impl::load`). Many files give the token that ends a turn the type of a normal
-//! token, or contain no token types at all.
+//! (`llama_vocab::impl::load`). Many files mark the end of a turn as normal, or lack types.
 
 use super::{Kind, Vocabulary};
 
@@ -101,8 +100,7 @@ const PARTS: &[&str] = &["<|channel|>", "<|message|>", "<|start|>", "<|constrain
 pub(super) const KEEP_SPACE: &[&str] = &["<unk>", "<s>", "<|endoftext|>"];
 
 impl Vocabulary<'_> {
-    /// Makes the tokens that end a text, and the tokens for filling in the middle, control tokens,
-    /// and lists the tokens that end a text.
+    /// Makes the tokens for an end and for filling in the middle control tokens; lists those for an end.
     pub(super) fn find_special(&mut self) {
         let written = self.kinds.clone();
         let mut ends: Vec<usize> = ["eos", "eot", "eom"].into_iter().filter_map(|key| self.id(key)).collect();
@@ -144,8 +142,7 @@ impl Vocabulary<'_> {
         self.ends = ends;
     }
 
-    /// Whether special tokens remove the spaces behind them. GGUF has no key for this property, so
-    /// llama.cpp reads the name of the model.
+    /// Whether special tokens remove the spaces behind them. Like llama.cpp, reads the name of the model.
     pub(super) fn is_phi3(&self) -> bool {
         let name = self.file.text("general.name").unwrap_or_default().to_lowercase();
         name.contains("phi-3") || name.contains("phi3")

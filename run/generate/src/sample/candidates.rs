@@ -9,19 +9,16 @@ use rand_chacha::rand_core::Rng as _;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Candidate {
     pub token: u32,
-    /// The logit is an f64 number, because the division by a small temperature can exceed the range
-    /// of f32.
+    /// The logit is an f64 number, because the division by a small temperature can exceed the range of f32.
     pub logit: f64,
 }
 
-/// Sorts tokens by descending logit. If two tokens have the same logit, the token with the lower id
-/// comes first, as in the greedy choice.
+/// Sorts by descending logit. At equal logits, the lower id comes first, as in the greedy choice.
 pub(super) fn likely_first(a: &Candidate, b: &Candidate) -> Ordering {
     b.logit.total_cmp(&a.logit).then(a.token.cmp(&b.token))
 }
 
-/// Returns the logarithms of the candidates' probabilities. The crate `libm` makes the results
-/// equal on every machine.
+/// The logarithms of the candidates' probabilities; `libm` makes them equal on every machine.
 pub(super) fn log_softmax(candidates: &[Candidate]) -> Vec<f64> {
     let max = best(candidates);
     let sum: f64 = candidates.iter().map(|candidate| libm::exp(candidate.logit - max)).sum();
@@ -29,8 +26,7 @@ pub(super) fn log_softmax(candidates: &[Candidate]) -> Vec<f64> {
     candidates.iter().map(|candidate| candidate.logit - max - log).collect()
 }
 
-/// Returns the probabilities of the candidates. The crate `libm` makes the results equal on every
-/// machine.
+/// Returns the probabilities of the candidates. The crate `libm` makes the results equal on every machine.
 pub(super) fn softmax(candidates: &[Candidate]) -> Vec<f64> {
     let max = best(candidates);
     let weight = |candidate: &Candidate| libm::exp(candidate.logit - max);

@@ -1,7 +1,5 @@
-//! DRY ("don't repeat yourself") penalizes tokens that would continue a repetition.
-//!
-//! The author of DRY is p-e-w (text-generation-webui, 2024). Tracewright's implementation of DRY
-//! has the same results as llama.cpp's sampler.
+//! DRY ("don't repeat yourself") penalizes tokens that continue a repetition (p-e-w, text-generation-webui,
+//! 2024). The results equal llama.cpp's.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +8,8 @@ use super::penalties::last;
 use super::setting::{Effect, NumberField, Range, Setting, StepFacts};
 use crate::{GenerateError, Tokenizer};
 
-/// The settings of DRY. Let n be the length of the longest suffix of the text that also occurs
-/// earlier in the text, followed by the token t. DRY reduces the logit of t by `multiplier` ·
-/// `base`^(n − `allowed_length`).
+/// The settings of DRY. Let n be the length of the longest suffix of the text that also occurs earlier in the
+/// text, followed by the token t. DRY reduces the logit of t by `multiplier` · `base`^(n − `allowed_length`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dry {
     /// The strength of the penalty; 0 turns DRY off.
@@ -21,8 +18,7 @@ pub struct Dry {
     pub base: f32,
     /// The shortest repetition that is penalized, in tokens.
     pub allowed_length: usize,
-    /// The number of last tokens in which DRY searches for repetitions. With `None`, DRY searches
-    /// all tokens.
+    /// The number of last tokens in which DRY searches for repetitions. With `None`, DRY searches all tokens.
     pub last_n: Option<usize>,
     /// Texts that end a repetition; DRY ignores repetitions that cross one of these texts.
     pub breakers: Breakers,
@@ -40,8 +36,7 @@ impl Default for Dry {
     }
 }
 
-/// Texts that end a repetition, called breakers. Each breaker is stored as the token sequences that
-/// can represent the text.
+/// Texts that end a repetition, called breakers, each as the token sequences that can represent it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Breakers {
     /// For each token that begins a breaker, the sequences of tokens that must follow this token.
@@ -52,12 +47,8 @@ impl Breakers {
     /// The default breakers, which are the same as in llama.cpp.
     pub const USUAL: [&str; 4] = ["\n", ":", "\"", "*"];
 
-    /// Finds tokens that contain one of `texts`, and tokens that end with the beginning of one of
-    /// `texts`. If a token ends with the beginning of a text, the function stores the tokens of the
-    /// rest of this text. The function ignores empty texts.
-    ///
-    /// # Errors
-    /// Returns an error if the tokenizer cannot encode the rest of a text.
+    /// Finds tokens that contain one of `texts`, or end with its beginning, and then stores the tokens of the
+    /// rest of the text. Ignores empty texts.
     pub fn new(tokenizer: &Tokenizer, texts: &[impl AsRef<str>]) -> Result<Self, GenerateError> {
         /// The largest number of tokens that must follow the first token of a breaker.
         const FOLLOW: usize = 20;
@@ -174,9 +165,8 @@ impl Dry {
     }
 }
 
-/// Searches the last `free` tokens of the text for repetitions. Returns, for each token, the length
-/// of the longest repetition that the token would continue. The function ignores repetitions
-/// shorter than `least` tokens.
+/// Returns, for each token, the longest repetition in the last `free` tokens that it would continue, of at
+/// least `least` tokens.
 fn repeated(seen: &[u32], free: usize, least: usize) -> BTreeMap<u32, usize> {
     let back: Vec<u32> = seen.iter().rev().copied().collect();
     let mut longest = BTreeMap::new();
@@ -191,9 +181,8 @@ fn repeated(seen: &[u32], free: usize, least: usize) -> BTreeMap<u32, usize> {
     longest
 }
 
-/// Computes the Z-function of a list in linear time (Gusfield, "Algorithms on Strings, Trees, and
-/// Sequences", 1997, § 1.4). The Z-function of a position is the length of the longest prefix of
-/// the list that also begins at this position.
+/// The Z-function in linear time (Gusfield, "Algorithms on Strings, Trees, and Sequences", 1997, § 1.4): the
+/// longest prefix that also begins at each position.
 pub(super) fn common_with_begin(list: &[u32]) -> Vec<usize> {
     let mut lengths = vec![0; list.len()];
     // The range from `left` to `right` is known to equal the beginning of the list.

@@ -11,9 +11,8 @@ pub struct Logprob {
     pub logprob: f64,
 }
 
-/// The chosen token and the most likely tokens at one position. The probabilities are computed from
-/// the model's own logits, before [`Sampling`](super::Sampling) or a constraint changes these logits. OpenAI's
-/// `logprobs` and llama.cpp's `n_probs` are also computed from the model's own logits.
+/// The chosen and the most likely tokens at one position. As in OpenAI's `logprobs` and llama.cpp's
+/// `n_probs`, the model's own logits count, before [`Sampling`](super::Sampling) or a constraint.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenLogprobs {
     /// The token that the sampler chose at this position.
@@ -23,8 +22,7 @@ pub struct TokenLogprobs {
 }
 
 impl TokenLogprobs {
-    /// Finds the `count` most likely tokens in the logits of one position, and adds the chosen
-    /// token.
+    /// Finds the `count` most likely tokens in the logits of one position, and adds the chosen token.
     pub(crate) fn of(logits: &[f32], chosen: u32, count: usize) -> Self {
         let candidate = |(token, &logit): (u32, &f32)| Candidate { token, logit: logit.into() };
         let candidates: Vec<_> = (0..).zip(logits).map(candidate).collect();

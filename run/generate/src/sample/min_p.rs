@@ -1,5 +1,4 @@
-//! Keeps tokens with at least p times the largest probability, like `MinPLogitsWarper` of Hugging
-//! Face transformers.
+//! Keeps tokens with at least p times the largest probability, like transformers' `MinPLogitsWarper`.
 
 use super::candidates::{Candidate, softmax};
 use super::setting::{Effect, NumberField, Range, Setting, StepFacts};

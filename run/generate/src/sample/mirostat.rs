@@ -11,8 +11,7 @@ pub struct Mirostat {
     pub version: Option<MirostatVersion>,
     /// The target surprise of a token in bits, which the Mirostat paper calls τ.
     pub target: f32,
-    /// The learning rate, which sets how fast Mirostat corrects the error of the surprise. The
-    /// Mirostat paper calls the rate η.
+    /// The learning rate (η in the paper), which sets how fast Mirostat corrects the error of the surprise.
     pub rate: f32,
 }
 
@@ -55,12 +54,9 @@ pub(super) const FIELDS: &[NumberField<Mirostat>] = &[
 /// The version of the Mirostat algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MirostatVersion {
-    /// Version 1, which is the algorithm of the Mirostat paper. The sampler estimates the exponent
-    /// of Zipf's law from the most likely tokens, computes k from this exponent, and keeps the k
-    /// most likely tokens.
+    /// The paper's version 1: estimates the exponent of Zipf's law, and keeps the k most likely tokens.
     One,
-    /// Version 2, which is simpler than the algorithm of the Mirostat paper. The sampler removes
-    /// tokens whose surprise exceeds a limit.
+    /// The simpler version 2, which removes tokens whose surprise exceeds a limit.
     Two,
 }
 
@@ -84,8 +80,7 @@ pub(super) struct Surprise {
     version: MirostatVersion,
     target: f64,
     rate: f64,
-    /// The largest surprise, in bits, that Mirostat allows for a token. The Mirostat paper calls
-    /// this limit μ.
+    /// The largest surprise, in bits, that Mirostat allows for a token (μ in the paper).
     pub allowed: f64,
 }
 
@@ -110,8 +105,7 @@ impl Surprise {
         candidates.truncate(keep.max(1));
     }
 
-    /// Computes the number k of most likely tokens that version 1 of Mirostat keeps (algorithm 1 of
-    /// the Mirostat paper). The candidates' probabilities must be in descending order.
+    /// The k of version 1 (algorithm 1 of the paper), from probabilities in descending order.
     fn top_k(&self, probabilities: &[f64], vocabulary: usize) -> usize {
         let (mut product, mut square) = (0.0, 0.0);
         for (i, pair) in probabilities.windows(2).take(LIKELIEST - 1).enumerate() {
@@ -126,8 +120,7 @@ impl Surprise {
         libm::pow(ratio, 1.0 / exponent) as usize
     }
 
-    /// Updates Mirostat's state with the probability of the chosen token among the remaining
-    /// tokens.
+    /// Updates Mirostat's state with the probability of the chosen token among the remaining tokens.
     pub fn observe(&mut self, probability: f64) {
         let error = -libm::log2(probability) - self.target;
         self.allowed -= self.rate * error;

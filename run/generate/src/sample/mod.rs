@@ -1,13 +1,8 @@
-//! The sampler, which chooses the next token.
-//!
-//! Each sampling step has a separate source file. A sampling step gives the same results as Hugging
-//! Face transformers (`generation/logits_process.py`). If Hugging Face transformers lacks a
-//! sampling step, the step gives the same results as llama.cpp. By default, the sampler runs the
-//! steps in the order of llama.cpp ([`SamplingStep::ORDER`]): penalties, then steps that remove
-//! tokens, then the temperature. The temperature comes last, because then the temperature does not
-//! affect which tokens are removed. Hugging Face transformers applies the temperature before it
-//! removes tokens; [`Sampling::order`] can set this order. After all steps, the sampler draws one
-//! token.
+//! The sampler, which chooses the next token. A step, each in its own file, gives the results of Hugging Face
+//! transformers (`generation/logits_process.py`), or else of llama.cpp. By default, the order is llama.cpp's
+//! ([`SamplingStep::ORDER`]): penalties, then steps that remove tokens, then the temperature, which therefore
+//! does not affect the removal. Hugging Face transformers applies the temperature before the removal;
+//! [`Sampling::order`] can set this order. At the end, the sampler draws one token.
 
 /// Declares the sampling steps, in llama.cpp's default order. The steps that llama.cpp lacks come after
 /// `min_p`. Each line names the step, its name in llama.cpp or transformers, its file, the type of its
@@ -117,8 +112,7 @@ steps! {
     TypicalP "typ_p" typical_p: f32 = 1.0;
     /// The sampler keeps the most likely tokens up to this total probability; 1 keeps all tokens.
     TopP "top_p" top_p: f32 = 1.0;
-    /// The sampler keeps tokens with at least this fraction of the largest probability; 0 keeps all
-    /// tokens.
+    /// The sampler keeps tokens with at least this fraction of the largest probability; 0 keeps all tokens.
     MinP "min_p" min_p: f32 = 0.0;
     /// The sampler keeps the most likely tokens up to this fraction of the entropy of the 100 most
     /// likely tokens; 0 keeps all tokens.
@@ -162,8 +156,7 @@ use mirostat::Surprise;
 use setting::{Draw, Effect, NumberField, Slot};
 
 impl SamplingStep {
-    /// Returns all sampling steps, in the order of Hugging Face transformers, which lacks
-    /// some of them: DRY comes after the penalties, and the others come at the end.
+    /// All steps in the order of transformers. DRY comes after penalties, others that it lacks at the end.
     pub fn transformers_order() -> Vec<Self> {
         let known = [
             Self::Penalties,
@@ -192,8 +185,7 @@ fn field<T>(fields: &'static [NumberField<T>], setting: &Setting) -> Option<&'st
 }
 
 impl Sampling {
-    /// Lists all settings that are numbers: those of the sampling steps in their default order, and those
-    /// of Mirostat and of the rules.
+    /// All numeric settings: those of the steps in their default order, of Mirostat and of the rules.
     pub fn settings() -> impl Iterator<Item = &'static Setting> {
         let mirostat = mirostat::FIELDS.iter().map(|field| &field.setting);
         let rules = rules::FIELDS.iter().map(|field| &field.setting);
@@ -206,9 +198,6 @@ impl Sampling {
     }
 
     /// Checks and stores the number of a setting.
-    ///
-    /// # Errors
-    /// Returns an error if the number is out of the setting's range.
     pub fn set(&mut self, setting: &Setting, number: f64) -> Result<(), GenerateError> {
         setting.check(number)?;
         self.store(setting, number);
@@ -227,8 +216,7 @@ impl Sampling {
         steps.flat_map(|step| step.settings())
     }
 
-    /// Whether the settings always choose the most likely token. If the most likely token is always
-    /// chosen, the compiled program chooses the token, and the host needs no logits.
+    /// Whether the most likely token is always chosen. The program then chooses it without logits.
     pub(crate) fn takes_the_likeliest(&self) -> bool {
         if self.temperature != 0.0 || !self.rules.is_off() {
             return false;
@@ -239,8 +227,7 @@ impl Sampling {
         order.contains(&SamplingStep::Temperature) && order.iter().all(keeps_the_likeliest)
     }
 
-    /// Returns the settings of steps that change nothing, because the temperature is 0 and the most likely
-    /// token is chosen anyway.
+    /// The settings of steps that change nothing, because at temperature 0 the most likely token is chosen.
     pub fn without_effect(&self) -> Vec<&'static Setting> {
         if self.temperature != 0.0 {
             return Vec::new();
@@ -268,8 +255,7 @@ impl Sampling {
     }
 }
 
-/// Chooses tokens, one after another. The sampler contains the random number generator and the state of
-/// Mirostat.
+/// Chooses tokens one after another, with a random number generator and the state of Mirostat.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     sampling: Sampling,
@@ -281,9 +267,6 @@ pub struct Sampler {
 
 impl Sampler {
     /// Creates a sampler with the given settings.
-    ///
-    /// # Errors
-    /// Returns an error if a setting is out of its range.
     pub fn new(sampling: &Sampling) -> Result<Self, GenerateError> {
         sampling.check()?;
         Ok(Sampler {
@@ -295,44 +278,30 @@ impl Sampler {
         })
     }
 
-    /// Sets the bounds of the text, which [`Sampling::rules`] need. By default, all tokens are new,
-    /// and the text has no limit and no stop tokens.
+    /// Sets the bounds for [`Sampling::rules`]. By default, all tokens are new, without limit or stop tokens.
     pub fn begin(&mut self, text: TextBounds) {
         self.text = text;
     }
 
-    /// Counts a token that the compiled program chose. The sampler's error messages contain the
-    /// number of the token.
+    /// Counts a token that the compiled program chose, for the number in error messages.
     pub(crate) fn pass(&mut self) {
         self.step += 1;
     }
 
-    /// Chooses a token from the logits of one position. `seen` contains the tokens before the
-    /// position of the chosen token.
-    ///
-    /// # Errors
-    /// Returns an error if a logit is NaN or plus infinity, or if all logits are minus infinity.
+    /// Chooses a token after `seen`. It is an error if a logit is NaN or plus infinity, or all are minus
+    /// infinity.
     pub fn choose(&mut self, seen: &[u32], logits: &[f32]) -> Result<u32, GenerateError> {
         self.choose_among(seen, logits, |_| true)
     }
 
-    /// Returns the tokens from which the sampler would draw, and their probabilities, without
-    /// drawing a token.
-    ///
-    /// # Errors
-    /// Returns the same errors as [`choose`](Self::choose).
+    /// Returns the tokens from which the sampler would draw, and their probabilities, without drawing.
     pub fn probabilities(&self, seen: &[u32], logits: &[f32]) -> Result<Vec<(u32, f64)>, GenerateError> {
         let mut candidates = self.clone().candidates(seen, logits, |_| true)?;
         candidates.sort_unstable_by_key(|candidate| candidate.token);
         Ok(candidates.iter().map(|candidate| candidate.token).zip(softmax(&candidates)).collect())
     }
 
-    /// Chooses a token like [`choose`](Self::choose), among the tokens for which `allowed` returns
-    /// true. Before the first sampling step, the sampler removes all tokens for which `allowed`
-    /// returns false.
-    ///
-    /// # Errors
-    /// Returns an error if a logit is NaN or plus infinity, or if all allowed logits are minus infinity.
+    /// Chooses a token like [`choose`](Self::choose), after the removal of tokens that are not `allowed`.
     pub fn choose_among(
         &mut self,
         seen: &[u32],
@@ -398,8 +367,7 @@ impl Sampler {
         }
     }
 
-    /// Runs all sampling steps, but does not draw a token yet. If the rules forbid all candidates,
-    /// the function keeps the candidates and returns false.
+    /// Runs all steps without drawing. If the rules forbid all candidates, keeps them and returns false.
     fn narrow(&mut self, candidates: &mut Vec<Candidate>, seen: &[u32], vocabulary: usize) -> bool {
         let Self { sampling, random, text, .. } = self;
         let rules = (!sampling.rules.is_off()).then_some(&sampling.rules);

@@ -3,26 +3,18 @@
 use super::candidates::Candidate;
 use super::setting::{Effect, NumberField, Range, Setting, StepFacts};
 
-/// Penalties that change the logits of tokens that occur among the last tokens of the text,
-/// including the prompt.
-///
-/// The repetition penalty equals `RepetitionPenaltyLogitsProcessor` of Hugging Face transformers
-/// (Keskar et al., "CTRL", 2019). The frequency penalty and the presence penalty are defined as in
-/// OpenAI's API. The sampler applies the repetition penalty first, then the frequency penalty and
-/// the presence penalty, like llama.cpp.
+/// Penalties for tokens among the last ones, including the prompt. The repetition penalty equals
+/// `RepetitionPenaltyLogitsProcessor` of transformers (Keskar et al., "CTRL", 2019). Frequency and presence
+/// penalty are OpenAI's. The repetition penalty comes first, like in llama.cpp.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Penalties {
-    /// The number of last tokens that the penalties consider. With `None`, the penalties consider
-    /// all tokens, as in Hugging Face transformers.
+    /// The number of last tokens that count, or `None` for all, as in Hugging Face transformers.
     pub last_n: Option<usize>,
-    /// The repetition penalty. The sampler divides positive logits by the repetition penalty, and
-    /// multiplies all other logits by this penalty. A repetition penalty of 1 changes no logit.
+    /// The repetition penalty: divides positive logits, and multiplies all others. 1 changes no logit.
     pub repeat: f32,
-    /// The frequency penalty. The sampler subtracts the frequency penalty from a token's logit once
-    /// for each occurrence of the token.
+    /// The frequency penalty, subtracted from a token's logit once for each occurrence.
     pub frequency: f32,
-    /// The presence penalty. The sampler subtracts the presence penalty from the logit of each
-    /// token that occurs at least once.
+    /// The presence penalty, subtracted from the logit of each token that occurs.
     pub presence: f32,
 }
 

@@ -1,7 +1,6 @@
-//! Rules of `generation_config.json` that forbid, force or favour tokens, in greedy decoding too.
-//!
-//! The rules give the same logits as the classes in `generation/logits_process.py` of Hugging Face
-//! transformers, which applies these classes before the temperature.
+//! Rules of `generation_config.json` that forbid, force or favour tokens, in greedy decoding too. The logits
+//! equal those of transformers (`generation/logits_process.py`), which apply the rules before the
+//! temperature.
 
 use super::candidates::Candidate;
 use super::setting::{NumberField, Range, Setting};
@@ -16,14 +15,11 @@ pub struct LogitRules {
     pub begin_suppress_tokens: Vec<u32>,
     /// Sequences of tokens that the text never contains. A sequence of one stop token has no effect.
     pub bad_words_ids: Vec<Vec<u32>>,
-    /// Numbers that the sampler adds to the logit of the last token of a sequence, if the text ends
-    /// with the tokens before the last token.
+    /// Additions to the logit of the last token of a sequence, if the text ends with the tokens before it.
     pub sequence_bias: Vec<(Vec<u32>, f32)>,
-    /// The number of tokens in sequences that the text contains at most once; 0 allows all
-    /// sequences.
+    /// The number of tokens in sequences that the text contains at most once; 0 allows all sequences.
     pub no_repeat_ngram_size: usize,
-    /// The number of tokens in sequences of the prompt that the answer must not contain; 0 allows
-    /// all sequences.
+    /// The length of sequences of the prompt that the answer must not contain; 0 allows all.
     pub encoder_no_repeat_ngram_size: usize,
     /// The factor by which tokens of the prompt become more likely; 1 changes no logit.
     pub encoder_repetition_penalty: f32,
@@ -35,8 +31,7 @@ pub struct LogitRules {
     pub forced_bos_token_id: Option<u32>,
     /// The tokens of which one is the last token, if the text has its largest number of tokens.
     pub forced_eos_token_id: Vec<u32>,
-    /// The number of new tokens after which the stop tokens become more likely, and the factor for
-    /// each further token.
+    /// The new tokens after which stop tokens become more likely, and the factor per further token.
     pub exponential_decay_length_penalty: Option<(usize, f32)>,
     /// Whether NaN counts as 0 and plus infinity as the largest number, instead of being an error.
     pub remove_invalid_values: bool,
@@ -124,9 +119,8 @@ impl LogitRules {
         }
     }
 
-    /// Removes forbidden tokens, and makes stop tokens more likely in a long text. A token that a
-    /// rule forces is forbidden only by the lists of suppressed tokens, as in transformers. The
-    /// function can remove all candidates.
+    /// Removes forbidden tokens, possibly all, and favours stop tokens in a long text. Only lists of
+    /// suppressed tokens forbid a forced token, as in transformers.
     pub(super) fn forbid(&self, candidates: &mut Vec<Candidate>, seen: &[u32], text: &TextBounds) {
         let is_end = |token: u32| text.stop_tokens.contains(&token);
         let new = seen.len().saturating_sub(text.prompt);
@@ -160,8 +154,7 @@ impl LogitRules {
         }
     }
 
-    /// Returns the tokens of which the sampler must choose one, or an empty list if no rule forces
-    /// a token.
+    /// Returns the tokens of which the sampler must choose one, or an empty list if no rule forces a token.
     pub(super) fn forced(&self, seen: &[u32], text: &TextBounds) -> Vec<u32> {
         if text.end == Some(seen.len() + 1) && !self.forced_eos_token_id.is_empty() {
             return self.forced_eos_token_id.clone();

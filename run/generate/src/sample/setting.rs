@@ -1,5 +1,4 @@
-//! The numbers that configure the sampler. The command line, the server and Python read names, help
-//! texts and ranges from here.
+//! The numbers of the sampler: names, help texts and ranges for the command line, the server and Python.
 
 use rand_chacha::ChaCha8Rng;
 

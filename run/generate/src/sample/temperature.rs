@@ -20,8 +20,7 @@ pub(super) const STEP: StepFacts<f32> = StepFacts {
     }],
 };
 
-/// With the temperature 0, only the token with the largest logit remains. If several tokens have the
-/// largest logit, the token with the lowest id remains.
+/// At the temperature 0, only the largest logit remains, among equal ones the token with the lowest id.
 fn heat(candidates: &mut Vec<Candidate>, temperature: f32) {
     if temperature > 0.0 {
         candidates.iter_mut().for_each(|candidate| candidate.logit /= f64::from(temperature));

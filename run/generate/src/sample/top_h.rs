@@ -1,5 +1,4 @@
-//! Keeps the most likely tokens up to a fraction of the entropy, like `TopHLogitsWarper` of Hugging
-//! Face transformers.
+//! Keeps the most likely tokens up to a fraction of the entropy, like transformers' `TopHLogitsWarper`.
 
 use super::candidates::{Candidate, likely_first, log_softmax};
 use super::setting::{Effect, NumberField, Range, Setting, StepFacts};

@@ -1,5 +1,4 @@
-//! Keeps the most likely tokens with a total probability of p, like `TopPLogitsWarper` of Hugging
-//! Face transformers.
+//! Keeps the most likely tokens with a total probability of p, like transformers' `TopPLogitsWarper`.
 
 use super::candidates::{Candidate, likely_first, softmax};
 use super::setting::{Effect, NumberField, Range, Setting, StepFacts};
@@ -20,8 +19,7 @@ pub(super) const STEP: StepFacts<f32> = StepFacts {
     }],
 };
 
-/// Removes the least likely tokens first, as long as the removed tokens have a total probability of
-/// at most 1 − p.
+/// Removes the least likely tokens, as long as their total probability is at most 1 − p.
 pub(super) fn keep(candidates: &mut Vec<Candidate>, p: f32) {
     candidates.sort_unstable_by(likely_first);
     let mut cumulative = 0.0;

@@ -3,15 +3,13 @@
 use super::candidates::{Candidate, fraction, likely_first, softmax};
 use super::setting::{Effect, NumberField, Range, Setting, StepFacts};
 
-/// The settings of XTC (p-e-w, text-generation-webui, 2024; implemented as in llama.cpp). With a
-/// configured probability, XTC removes the tokens above a threshold, but keeps the least likely of
-/// these tokens.
+/// The settings of XTC (p-e-w, text-generation-webui, 2024; implemented as in llama.cpp). With a configured
+/// probability, XTC removes the tokens above a threshold, but keeps the least likely of these tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Xtc {
     /// The probability with which XTC removes tokens, from 0 to 1; 0 turns XTC off.
     pub probability: f32,
-    /// The probability above which XTC considers a token likely. With a threshold above 0.5, at
-    /// most one token is likely, so XTC removes nothing.
+    /// The probability of likely tokens. Above 0.5, at most one is likely, so XTC removes nothing.
     pub threshold: f32,
 }
 

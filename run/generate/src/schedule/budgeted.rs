@@ -2,12 +2,10 @@
 
 use super::{Schedule, SequenceWork};
 
-/// Each network call processes the pending tokens of all generating sequences, and one chunk of one
-/// prompt. A generating sequence waits for at most one chunk of a prompt before it gets its next
-/// token. The network processes the prompts one after another.
-///
-/// Some networks compute all sequences in each network call. In this case, the schedule divides the
-/// limit of positions among all of them, and splits prompts only while a sequence is generating.
+/// Each call processes the pending tokens of all generating sequences, and one chunk of one prompt. A
+/// generating sequence waits for at most one chunk, and prompts are processed one after another. If calls
+/// compute all sequences, the schedule divides the limit of positions among them, and splits prompts only
+/// while a sequence generates.
 #[derive(Clone, Copy, Debug)]
 pub struct Budgeted {
     positions: usize,

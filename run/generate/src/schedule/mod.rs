@@ -11,12 +11,9 @@ pub use together::Together;
 pub struct SequenceWork {
     /// The number of these tokens.
     pub tokens: usize,
-    /// Whether the network has processed the prompt. After the prompt, each further network call
-    /// produces a token.
+    /// Whether the prompt is processed, so that each further network call produces a token.
     pub decodes: bool,
-    /// Whether a network call can process the sequence without all others. If a network call must
-    /// compute all sequences, it computes the same number of positions of each, and pads shorter
-    /// ones.
+    /// Whether a call can process the sequence alone. Otherwise all get equal positions, with padding.
     pub alone: bool,
 }
 
@@ -31,8 +28,7 @@ pub struct SequenceWork {
 /// assert_eq!(Budgeted::new(64).plan(&[prompt, answer, prompt]), [64, 1, 0]);
 /// ```
 pub trait Schedule {
-    /// Returns, for each sequence, the number of tokens that the next network call processes. If a
-    /// returned number is larger than the entry point supports, the network call processes fewer
-    /// tokens. At least one returned number must be positive.
+    /// Returns each sequence's number of tokens in the next call, at least one of them positive. More tokens
+    /// than the entry point supports are left for later calls.
     fn plan(&mut self, sequences: &[SequenceWork]) -> Vec<usize>;
 }

@@ -2,9 +2,7 @@
 
 use super::{Schedule, SequenceWork};
 
-/// Each network call processes the pending tokens of all sequences. The schedule processes prompts
-/// in the fewest network calls, but generating sequences wait while a network call processes a
-/// prompt.
+/// Calls process all pending tokens: prompts in the fewest calls, while generating sequences wait.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Together;
 

@@ -2,22 +2,17 @@
 
 use super::Certainty;
 
-/// Allows drafts as long as earlier drafts of the same batch saved enough calls.
-///
-/// The governor keeps a balance, which is the number of network calls that drafts have saved. A
-/// network call that verifies a draft lowers the balance by [`COST`](Self::COST). Each accepted
-/// draft token raises the balance by one call, and a call without a draft raises the balance by
-/// [`INCOME`](Self::INCOME). If all drafts are wrong, drafting costs at most [`DEBT`](Self::DEBT)
-/// calls, plus [`INCOME`](Self::INCOME) calls per token. The balance does not depend on measured
-/// time, so every machine makes the same drafts.
+/// Allows drafts as long as earlier drafts of the batch saved enough calls. The balance counts saved network
+/// calls: a verifying call costs [`COST`](Self::COST), each accepted token adds one, and a call without a
+/// draft adds [`INCOME`](Self::INCOME). If all drafts are wrong, drafting costs at most [`DEBT`](Self::DEBT)
+/// calls, plus [`INCOME`](Self::INCOME) per token. No measured time counts, so every machine drafts the same.
 #[derive(Clone, Debug)]
 pub(crate) struct Governor {
     credit: f64,
 }
 
 impl Governor {
-    /// The additional cost of a network call that verifies a draft; the unit is the cost of a call
-    /// that processes one token.
+    /// The additional cost of verifying a draft, in calls that process one token.
     const COST: f64 = 1.5;
     /// The number of saved network calls that a call without a draft adds to the balance.
     const INCOME: f64 = 0.01;
@@ -30,8 +25,7 @@ impl Governor {
         Self { credit: 0.0 }
     }
 
-    /// Returns the certainty that the next draft must have, or `None` if the balance allows no
-    /// draft.
+    /// Returns the certainty that the next draft must have, or `None` if the balance allows no draft.
     pub fn allows(&self) -> Option<Certainty> {
         match self.credit {
             credit if credit >= 0.0 => Some(Certainty::Likely),
@@ -40,9 +34,7 @@ impl Governor {
         }
     }
 
-    /// Updates the balance after a call that verified a draft: subtracts the cost of the draft, and
-    /// adds one network call for each accepted token. `accepted` is the number of draft tokens that
-    /// the network accepted.
+    /// Subtracts the cost of a verified draft from the balance, and adds a call per `accepted` draft token.
     pub fn verified(&mut self, accepted: usize) {
         self.credit = (self.credit - Self::COST + accepted as f64).min(Self::MOST);
     }
@@ -57,8 +49,7 @@ impl Governor {
 mod tests {
     use super::*;
 
-    /// Returns the number of network calls that a sequence loses because of rejected drafts. For the
-    /// index of a draft, `right` returns the number of the draft's accepted tokens.
+    /// The calls that a sequence loses by rejected drafts; `right` gives the accepted tokens of a draft.
     fn loss(tokens: usize, right: impl Fn(usize) -> usize) -> f64 {
         let (mut governor, mut lost, mut drafts, mut done) = (Governor::new(), 0.0, 0, 0);
         while done < tokens {

@@ -5,8 +5,7 @@ use std::collections::HashMap;
 use super::{Certainty, Drafter};
 use crate::GenerateError;
 
-/// The drafter proposes tokens if the last `GRAM` tokens of the sequence also occur earlier in the
-/// sequence.
+/// The drafter proposes tokens if the last `GRAM` tokens of the sequence also occur earlier in the sequence.
 const GRAM: usize = 3;
 
 /// If a draft must be nearly certain, the last `LONG` tokens must also occur earlier in the sequence.
@@ -31,8 +30,7 @@ pub struct Lookup {
 }
 
 impl Lookup {
-    /// Adds the new tokens of a sequence to the index of n-grams. If the index contains the n-grams of
-    /// a different sequence, the function builds the index again.
+    /// Adds new tokens to the index of n-grams, or rebuilds it for a different sequence.
     fn index(&mut self, tokens: &[u32]) {
         if !tokens.starts_with(&self.indexed) {
             self.indexed.clear();

@@ -1,8 +1,6 @@
-//! Speculative decoding: a drafter proposes several tokens cheaply, and one call of the network
-//! verifies all these tokens.
-//!
-//! At each position, the sampler uses the same logits and the same random numbers as without a
-//! draft. A draft changes the number of network calls, but does not change the chosen tokens.
+//! Speculative decoding: a drafter proposes tokens cheaply, and one network call verifies them all. The
+//! sampler uses the same logits and random numbers at each position, so drafts never change the chosen
+//! tokens.
 
 mod governor;
 mod lookup;
@@ -43,17 +41,13 @@ pub enum Certainty {
 /// # Ok::<(), GenerateError>(())
 /// ```
 pub trait Drafter {
-    /// Returns at most `most` tokens that may follow the tokens in `tokens`. If the drafter has no
-    /// proposal, the returned list is empty.
-    ///
-    /// # Errors
-    /// Returns an error if the drafter fails. An error of the drafter ends the sequence.
+    /// Returns at most `most` tokens that may follow, possibly none. An error of the drafter ends the
+    /// sequence.
     fn draft(&mut self, tokens: &[u32], most: usize, certainty: Certainty)
     -> Result<Vec<u32>, GenerateError>;
 
-    /// Receives the hidden states of the positions from `start` on, `[S, D]`, after each call of a
-    /// network that returns hidden states. The hidden states of positions from `start` on that the
-    /// drafter received earlier are no longer valid.
+    /// Receives the hidden states from `start` on, `[S, D]`, after each call of a network that returns them.
+    /// They replace those received earlier.
     fn observe(&mut self, _start: usize, _hidden: &[f32]) {}
 }
 

@@ -6,8 +6,7 @@ use super::{Certainty, Drafter};
 use crate::executor::{Executor, Iree};
 use crate::{GenerateError, Network, Session, TokenOptions};
 
-/// Drafts the most likely tokens of a smaller model. The smaller model must have the same tokenizer as the
-/// large model.
+/// Drafts the most likely tokens of a smaller model with the same tokenizer.
 pub struct DraftModel<'a, E: Executor = Iree> {
     session: Session<'a, E>,
     network: &'a Network<E>,

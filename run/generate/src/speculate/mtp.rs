@@ -7,8 +7,7 @@ use crate::GenerateError;
 use crate::executor::{Executor, Iree};
 use crate::network::MtpModule;
 
-/// The largest number of draft tokens. The model card of Qwen3.5 recommends three tokens. The module
-/// is trained to predict one token, so each further draft token is less certain.
+/// The most draft tokens, as on the model card of Qwen3.5: each further token is less certain.
 const MOST: usize = 3;
 
 /// Drafts tokens with the network's module for multi-token prediction. From a token, and from the
@@ -24,20 +23,17 @@ const MOST: usize = 3;
 /// ```
 pub struct MtpDrafter<'a, E: Executor = Iree> {
     module: MtpModule<'a, E>,
-    /// The KV cache of the module. The list is empty before the first call of the module, and after
-    /// a failed call.
+    /// The module's KV cache, empty before the first call and after a failed one.
     state: Vec<E::Buffer>,
     /// For each position of the KV cache, the input of the module. The list contains no draft tokens.
     pairs: Vec<Pair>,
-    /// The network's hidden states by position, for positions that the KV cache does not contain, and
-    /// for the last position of the KV cache.
+    /// Hidden states by position: those that the KV cache does not contain, and that of its last one.
     hidden: BTreeMap<usize, Vec<f32>>,
 }
 
-/// An input of the module: the hidden state at a position, and the token after the position. If the
-/// network did not compute a position in this session, such as the position of a reused prefix, the
-/// module has no input for the position. The module's attention uses only distances between
-/// positions, so missing positions at the beginning of the sequence change no other position.
+/// An input: a hidden state, and the token after its position. A position that this session did not compute,
+/// such as in a reused prefix, has none. Attention uses only distances, so missing positions at the beginning
+/// change no other.
 struct Pair {
     position: usize,
     token: u32,
@@ -49,9 +45,8 @@ impl<'a, E: Executor> MtpDrafter<'a, E> {
         Self { module, state: Vec::new(), pairs: Vec::new(), hidden: BTreeMap::new() }
     }
 
-    /// Processes all pairs of a hidden state and a token up to the position `last`. Returns the most
-    /// likely token after the sequence, and the hidden state of the module. Returns `None` if a hidden
-    /// state is missing, or if the sequence exceeds the context.
+    /// Processes all pairs up to the position `last`. Returns the most likely token and the hidden state, or
+    /// `None` if a hidden state is missing or the context is exceeded.
     fn read(&mut self, tokens: &[u32], last: usize) -> Result<Option<(u32, Vec<f32>)>, GenerateError> {
         let is_same =
             |pair: &&Pair| pair.position < last && tokens.get(pair.position + 1) == Some(&pair.token);

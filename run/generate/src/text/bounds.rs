@@ -1,6 +1,5 @@
-//! Checks the limits of a tokenizer file before the tokenizers library builds a tokenizer.
-//! Tracewright checks the limits first, because the tokenizers library already encodes the added
-//! tokens while building the tokenizer.
+//! Checks the limits of a tokenizer file before the tokenizers library builds the tokenizer, because building
+//! already encodes the added tokens.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -25,11 +24,7 @@ struct Parts<'a> {
     decoder: Option<&'a RawValue>,
 }
 
-/// Checks that the sections of a tokenizer file stay within [`limits::GROWTH`] and
-/// [`limits::ADDED_TOKENS`].
-///
-/// # Errors
-/// Returns an error about the first section that exceeds a limit, or that the library cannot parse.
+/// Checks that the sections of a file stay within [`limits::GROWTH`] and [`limits::ADDED_TOKENS`].
 pub(super) fn check(text: &str) -> Result<()> {
     let Parts { normalizer, pre_tokenizer, post_processor, decoder } = serde_json::from_str(text)?;
     let part = |written: Option<&RawValue>| -> Result<Option<Value>> {
@@ -68,10 +63,9 @@ fn newest<T: for<'a> Deserialize<'a> + serde::Serialize>(part: Value) -> serde_j
     serde_json::to_value(serde_json::from_value::<T>(part)?)
 }
 
-/// Returns the factor by which a section of the file can lengthen a text, by replacing, prepending
-/// or repeating text. If a section of the file contains consecutive processing steps, the function
-/// multiplies the factors of the steps. Unicode's normalization forms have the factor 1, because
-/// applying a normalization form twice adds nothing.
+/// The factor by which a section can lengthen a text, by replacing, prepending or repeating. Factors of
+/// consecutive steps multiply. Unicode's normalization forms have 1, because they add nothing when applied
+/// twice.
 fn growth(part: &Value) -> Result<usize> {
     let length = |name: &str| part[name].as_str().map_or(0, str::len);
     let list = |name: &str| part[name].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -103,8 +97,7 @@ fn growth(part: &Value) -> Result<usize> {
     parts.try_fold(own.max(1), |times, part| Ok(times.saturating_mul(growth(part)?)))
 }
 
-/// Whether a regular expression contains a construct that can match an empty text: an alternative,
-/// an optional repetition, or an anchor.
+/// Whether a regular expression can match nothing, by an alternative, an optional repetition or an anchor.
 fn may_match_nothing(regex: &str) -> bool {
     let longer = ["\\b", "\\B", "\\A", "\\Z", "\\z", "\\G", "\\K", "\\y", "\\Y", "{0", "{,", "()"];
     regex.is_empty()
@@ -112,14 +105,12 @@ fn may_match_nothing(regex: &str) -> bool {
         || longer.iter().any(|mark| regex.contains(mark))
 }
 
-/// Decodes a `precompiled_charsmap`. A decoded character map contains the length of a trie, the
-/// trie, and the zero-terminated texts to which the trie refers.
+/// Decodes a `precompiled_charsmap`: the length of a trie, the trie, and its zero-terminated texts.
 fn charsmap(part: &Value) -> Result<Vec<u8>> {
     Ok(BASE64.decode(part["precompiled_charsmap"].as_str().unwrap_or_default())?)
 }
 
-/// Checks that the trie in each character map has the declared length. The tokenizers library
-/// allocates memory of the declared length without a check.
+/// Checks the declared length of each trie, because the tokenizers library allocates it without a check.
 fn check_charsmaps(normalizer: &Value) -> Result<()> {
     match normalizer {
         Value::Array(parts) => parts.iter().try_for_each(check_charsmaps),
@@ -142,8 +133,7 @@ fn texts(map: &[u8]) -> Result<&[u8]> {
         .ok_or_else(|| format!("{words} {length} bytes, expected at most {}", rest.len()).into())
 }
 
-/// Returns the factor by which a character map can lengthen a text. The factor is largest if the
-/// map replaces an ASCII character, because the map then replaces a single byte by a whole text.
+/// The factor by which a character map lengthens a text, largest if a text replaces a single ASCII byte.
 fn charsmap_growth(map: &[u8]) -> Result<usize> {
     let longest = texts(map)?.split(|&byte| byte == 0).map(<[u8]>::len).max().unwrap_or_default();
     let map = Precompiled::from(map).map_err(|error| error.to_string())?;

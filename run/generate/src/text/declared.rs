@@ -1,7 +1,6 @@
-//! Adds the tokens that the configuration of a tokenizer declares, and that `tokenizer.json` lacks.
-//!
-//! The order of the files and keys, and the properties of a token that is only a text, are those of
-//! `TokenizersBackend` in Hugging Face transformers 5.
+//! Adds the tokens that a tokenizer's configuration declares and `tokenizer.json` lacks. The order, and the
+//! properties of a token that is only a text, are those of `TokenizersBackend` in Hugging Face transformers
+//! 5.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -45,8 +44,7 @@ pub(super) struct Declared {
 }
 
 impl Declared {
-    /// Reads the declared tokens of a model folder. The metadata of a GGUF file mark the special
-    /// tokens in the vocabulary itself, so the result is empty for a GGUF file.
+    /// Reads the declared tokens of a model folder; none for a GGUF file, whose vocabulary marks them itself.
     pub fn read(model: &ModelFiles) -> Result<Self, GenerateError> {
         if model.is_gguf() {
             return Ok(Self::default());
@@ -72,8 +70,7 @@ impl Declared {
         Ok(Self { numbered, yields, named: files.named_tokens()?, extra: files.extra, splits })
     }
 
-    /// Adds the declared tokens to a tokenizer. If the vocabulary contains the text of a token, the
-    /// token keeps its id. All other tokens get the next free ids.
+    /// Adds the declared tokens. Known texts keep their ids, all others get the next free ids.
     pub fn add_to(self, tokenizer: &mut Tokenizer) -> tokenizers::Result<()> {
         let Self { mut numbered, yields, named, extra, splits } = self;
         tokenizer.set_encode_special_tokens(splits);
@@ -141,8 +138,7 @@ impl<'a> Files<'a> {
         Ok(())
     }
 
-    /// Takes the value of `extra_special_tokens`: a list of tokens, or an object with a name for
-    /// each token.
+    /// Takes the value of `extra_special_tokens`: a list of tokens, or an object with a name for each token.
     fn extend(&mut self, file: &'static str, key: &'static str, value: Value) -> Result<(), GenerateError> {
         match value {
             Value::Null => {}

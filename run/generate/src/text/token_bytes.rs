@@ -1,6 +1,5 @@
-//! Determines the bytes that each token adds to a text, from the decoder of the tokenizer.
-//!
-//! The decoders `ByteLevel` and `ByteFallback` of the library `tokenizers` define the bytes.
+//! The bytes that each token adds to a text, as `tokenizers` decodes them with `ByteLevel` and
+//! `ByteFallback`.
 
 use std::collections::HashMap;
 use std::slice;
@@ -10,11 +9,7 @@ use serde_json::Value;
 /// The byte before the name of a special token. UTF-8 never contains this byte.
 const SPECIAL: u8 = 0xff;
 
-/// Returns a list that maps each token id to the bytes of the token. For a special token, the
-/// function returns the byte [`SPECIAL`] and the token's name.
-///
-/// # Errors
-/// Returns an error if the decoder defines no bytes.
+/// The bytes of each token id, with the byte [`SPECIAL`] and the name for a special token.
 pub fn token_bytes(tokenizer: &tokenizers::Tokenizer) -> tokenizers::Result<Vec<Vec<u8>>> {
     let spelling = Spelling::of(&serde_json::to_value(tokenizer.get_decoder())?)?;
     let mut bytes = Vec::new();
@@ -63,8 +58,7 @@ impl Spelling {
         })
     }
 
-    /// Returns the bytes of a token. If the name of the token does not represent bytes, both
-    /// decoders use the name itself.
+    /// Returns the bytes of a token, or its name if that does not represent bytes, as both decoders do.
     fn bytes(&self, token: &str) -> Vec<u8> {
         match self {
             Self::ByteLevel(bytes) => {
@@ -92,11 +86,8 @@ pub fn byte(token: &str) -> Option<u8> {
     u8::from_str_radix(digits, 16).ok()
 }
 
-/// Returns the character that represents each byte in a byte-level tokenizer, for the bytes from 0
-/// to 255.
-///
-/// As in the function `bytes_to_unicode` of GPT-2, a printable character of Latin-1 represents its
-/// own byte, and characters from U+0100 represent the other bytes.
+/// The character of each byte from 0 to 255 in a byte-level tokenizer. As in `bytes_to_unicode` of GPT-2,
+/// printable characters of Latin-1 stand for themselves, and others from U+0100 for the rest.
 pub fn byte_characters() -> impl Iterator<Item = char> {
     let mut others = '\u{100}'..;
     (0..=u8::MAX).map(char::from).filter_map(move |character| match character {

@@ -1,9 +1,8 @@
-//! Creates, copies and changes tensors on devices, without copying numbers to the host. To create,
-//! copy or change a tensor, this crate runs a small helper module on the devices. This crate
-//! compiles a helper module once for each tensor type, before the first use of the module.
-//!
-//! Each device runs the helper module on its part of the tensor. Therefore, the types in the helper
-//! module are the types of the parts, and not the types of whole tensors.
+//! Creates, copies and changes tensors on devices, without copying numbers to the host. To create, copy or
+//! change a tensor, this crate runs a small helper module on the devices. This crate compiles a helper module
+//! once for each tensor type, before the first use of the module. Each device runs the helper module on its
+//! part of the tensor. Therefore, the types in the helper module are the types of the parts, and not the
+//! types of whole tensors.
 
 use std::rc::Rc;
 

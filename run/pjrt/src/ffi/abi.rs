@@ -1,9 +1,8 @@
-//! Declares the memory layout of OpenXLA's PJRT C API (`xla/pjrt/c/pjrt_c_api.h`), for the versions
-//! 0.106 to 0.116. This module declares only the structs that this crate uses.
-//!
-//! Each function of the API takes a pointer to one struct. In the first field of an argument
-//! struct, the caller stores the size of the struct. Because an argument struct contains its own
-//! size, later versions of the API can append fields to the struct.
+//! Declares the memory layout of OpenXLA's PJRT C API (`xla/pjrt/c/pjrt_c_api.h`), for the versions 0.106 to
+//! 0.116. This module declares only the structs that this crate uses. Each function of the API takes a
+//! pointer to one struct. In the first field of an argument struct, the caller stores the size of the struct.
+//! Because an argument struct contains its own size, later versions of the API can append fields to the
+//! struct.
 
 use std::ffi::{c_char, c_int, c_void};
 

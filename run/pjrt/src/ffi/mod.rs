@@ -1,7 +1,5 @@
-//! Calls the functions of a plugin. The module declares an owner type for each kind of object that
-//! a plugin creates.
-//!
-//! All methods of the owner types are safe for all arguments. A value of an owner type keeps the
+//! Calls the functions of a plugin. The module declares an owner type for each kind of object that a plugin
+//! creates. All methods of the owner types are safe for all arguments. A value of an owner type keeps the
 //! plugin and the client alive, and destroys its object exactly once.
 #![allow(unsafe_code)]
 
@@ -384,9 +382,8 @@ impl RawExecutable {
     }
 
     /// Calls the program with one list of tensors per device, and returns `results` results of each. They can
-    /// reuse the memory of arguments that are not in `kept`.
-    ///
-    /// All arguments must belong to the executable's client.
+    /// reuse the memory of arguments that are not in `kept`. All arguments must belong to the executable's
+    /// client.
     pub fn execute(
         &self,
         arguments: &[Vec<&RawTensor>],

@@ -189,9 +189,8 @@ impl MeshArguments {
 
 #[derive(Args, Clone)]
 pub struct TuningArguments {
-    /// Use the kernel settings that `tune` measured on this machine (on), the default settings
-    /// (off), or the settings in a JSON file. The JSON file has the format of the key `tuning` in a
-    /// manifest [default: on]
+    /// Use the kernel settings that `tune` measured on this machine (on), the default settings (off), or the
+    /// settings in a JSON file. The JSON file has the format of the key `tuning` in a manifest [default: on]
     #[arg(long = "tuning", value_name = "on|off|FILE")]
     pub source: Option<TuningOption>,
 }

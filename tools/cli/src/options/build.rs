@@ -107,8 +107,7 @@ impl DeviceArguments {
         self.device.unwrap_or(DeviceName::CPU)
     }
 
-    /// Returns the device that runs the network, and the target for which the compiler builds the
-    /// network.
+    /// Returns the device that runs the network, and the target for which the compiler builds the network.
     pub fn choose(&self, threads: usize) -> Result<(Device, Target), Error> {
         let (name, target) = self.choose_target()?;
         Ok((Device::of(name, threads), target))
@@ -141,8 +140,7 @@ impl DeviceArguments {
     }
 }
 
-/// Returns the time for loading the program and the time for compiling the program, in
-/// milliseconds.
+/// Returns the time for loading the program and the time for compiling the program, in milliseconds.
 pub fn build_times(build: Option<&BuildInfo>) -> [f64; 2] {
     build.map_or([0.0; 2], |build| [build.load, build.compile].map(milliseconds))
 }

@@ -8,8 +8,7 @@ use tracewright::models::{Opened, ReadModel};
 
 use super::error::Error;
 
-/// Opens a model folder or a GGUF file. The returned weights have the names that the network
-/// declares.
+/// Opens a model folder or a GGUF file. The returned weights have the names that the network declares.
 pub fn open(
     read: ReadModel,
     model: impl Into<ModelFiles>,

@@ -208,8 +208,7 @@ impl CommandError for Error {
     }
 }
 
-/// Compares an error with several patterns, and returns the help text of the first pattern that
-/// matches.
+/// Compares an error with several patterns, and returns the help text of the first pattern that matches.
 macro_rules! helps {
     ($error:ident: $($pattern:pat => $help:literal;)+) => {
         $(if matches!($error.find(), Some($pattern)) {

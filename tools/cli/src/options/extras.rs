@@ -15,8 +15,7 @@ use super::error::Error;
 const THINKING: &str = "enable_thinking";
 
 impl TemplateArguments {
-    /// Returns the first option on the command line that affects the chat template, if there is
-    /// any.
+    /// Returns the first option on the command line that affects the chat template, if there is any.
     pub fn first(&self) -> Option<&'static str> {
         let given = [
             ("--tools", self.tools.is_some()),

@@ -90,8 +90,7 @@ pub fn prepared<A: Clone + Send + 'static, T: Send + 'static>(
     Ok((opening, prepared?))
 }
 
-/// Builds the network of a model, with the compiler and the cache folder that the command-line
-/// arguments set.
+/// Builds the network of a model, with the compiler and the cache folder that the command-line arguments set.
 pub fn open(
     mut opening: Opening,
     arguments: &CompileArguments,
@@ -302,8 +301,7 @@ impl SequenceFile {
         Ok(Self { saved, file })
     }
 
-    /// Returns the number of tokens in the saved sequence. The context must have room for the saved
-    /// tokens.
+    /// Returns the number of tokens in the saved sequence. The context must have room for the saved tokens.
     pub fn tokens(file: Option<&Self>) -> usize {
         file.and_then(|file| file.saved.as_ref()).map_or(0, |saved| saved.tokens().len())
     }

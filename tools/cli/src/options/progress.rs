@@ -23,8 +23,7 @@ pub fn spinner(what: impl Into<String>) -> ProgressBar {
     bar
 }
 
-/// Creates a callback that moves `bar` while Tracewright writes random weights. Ctrl-C stops the
-/// writing.
+/// Creates a callback that moves `bar` while Tracewright writes random weights. Ctrl-C stops the writing.
 pub fn count(bar: &ProgressBar, interrupt: &Interrupt) -> impl Fn(usize) -> ControlFlow<()> {
     let (bar, interrupt) = (bar.clone(), interrupt.clone());
     move |bytes| {
@@ -33,8 +32,7 @@ pub fn count(bar: &ProgressBar, interrupt: &Interrupt) -> impl Fn(usize) -> Cont
     }
 }
 
-/// Creates a callback that moves `bar` while Tracewright writes an archive. Ctrl-C stops the
-/// writing.
+/// Creates a callback that moves `bar` while Tracewright writes an archive. Ctrl-C stops the writing.
 pub fn watch(bar: &ProgressBar, interrupt: &Interrupt) -> impl FnMut(irpa::Progress) -> ControlFlow<()> {
     let (bar, interrupt) = (bar.clone(), interrupt.clone());
     move |progress| {

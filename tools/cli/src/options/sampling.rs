@@ -36,14 +36,12 @@ pub struct SamplingArguments {
     /// Constrain the answer to JSON that matches the JSON Schema in this file
     #[arg(long, value_name = "FILE", conflicts_with = "grammar", group = "constraint")]
     pub json_schema: Option<PathBuf>,
-    /// Constrain the answer to the grammar in this file, which uses llguidance's variant of the
-    /// Lark syntax
+    /// Constrain the answer to the grammar in this file, which uses llguidance's variant of the Lark syntax
     #[arg(long, value_name = "FILE", group = "constraint")]
     pub grammar: Option<PathBuf>,
-    /// Propose several draft tokens, which the model verifies in one call. The draft tokens are
-    /// copies of earlier text (`lookup`), or come from a smaller model with the same tokenizer
-    /// (`draft=MODEL`), or from the model's own module for multi-token prediction (`mtp`). Draft
-    /// tokens do not change the answer
+    /// Propose several draft tokens, which the model verifies in one call. The draft tokens are copies of
+    /// earlier text (`lookup`), or come from a smaller model with the same tokenizer (`draft=MODEL`), or from
+    /// the model's own module for multi-token prediction (`mtp`). Draft tokens do not change the answer
     #[arg(long, value_name = "off|lookup|draft=MODEL|mtp", default_value = "off")]
     pub speculate: Speculate,
     /// Allow whitespace between the elements of a JSON answer; without this flag, a JSON answer
@@ -148,9 +146,8 @@ mod wanted {
             if self.ignore_generation_config { GenerationDefaults::default() } else { model.clone() }
         }
 
-        /// Checks whether a model supports the generation options, and prints the parts of a schema that
-        /// an answer can violate. An error or a note about a schema or a grammar contains the path of the
-        /// file.
+        /// Checks whether a model supports the generation options, and prints the parts of a schema that an
+        /// answer can violate. An error or a note about a schema or a grammar contains the path of the file.
         pub fn check(&self, opening: &Opening, options: &GenerateOptions) -> Result<(), Error> {
             let path = self.json_schema.as_ref().or(self.grammar.as_ref());
             let notes = opening.check_options(options).map_err(|source| match path {

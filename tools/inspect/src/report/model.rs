@@ -5,11 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use tracewright::ops::OpClass;
 
-/// Everything that is known of a network before it runs.
-///
-/// As JSON, a graph collection for Google's Model Explorer, which reads `label` and `graphs`, and of each
-/// node `id`, `label`, `namespace`, `incomingEdges`, `outputsMetadata`, `subgraphIds` and `attrs`.
-/// `docs/guides/inspect.md` describes all fields.
+/// Everything that is known of a network before it runs. As JSON, a graph collection for Google's Model
+/// Explorer, which reads `label` and `graphs`, and of each node `id`, `label`, `namespace`, `incomingEdges`,
+/// `outputsMetadata`, `subgraphIds` and `attrs`. `docs/guides/inspect.md` describes all fields.
 #[derive(Clone, Debug, Serialize)]
 pub struct NetworkReport {
     pub label: String,

@@ -7,10 +7,8 @@ use instruments::profile::{Profile, ProfiledDispatch, ProfiledPlace};
 use super::model::*;
 
 impl NetworkReport {
-    /// Call [`Profile::check`] first.
-    ///
-    /// The profile's shares divide a dispatch's time among source lines, and the cost model a line's time
-    /// among its nodes. A function that several layers call gets their mean.
+    /// Call [`Profile::check`] first. The profile's shares divide a dispatch's time among source lines, and
+    /// the cost model a line's time among its nodes. A function that several layers call gets their mean.
     pub fn add_profile(&mut self, profile: Profile) {
         let mut elsewhere = 0.0;
         for stage in Stage::ALL {

@@ -1,8 +1,7 @@
-//! Decides which nodes of a function get a box in the drawing, and which text a box contains.
-//!
-//! The following nodes get no box: a weight, a single number, a state, and a value that many nodes
-//! read. If many nodes read a value, the boxes of these nodes contain the name of the value.
-//! Consecutive calls of the same function, such as the layers of a network, share a box.
+//! Decides which nodes of a function get a box in the drawing, and which text a box contains. The following
+//! nodes get no box: a weight, a single number, a state, and a value that many nodes read. If many nodes read
+//! a value, the boxes of these nodes contain the name of the value. Consecutive calls of the same function,
+//! such as the layers of a network, share a box.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,10 +1,8 @@
-//! Measures the speed of compiled programs. A benchmark runs all variants of a program in
-//! alternation, and measures the machine's memory bandwidth in each round.
-//!
-//! A [`Case`] is one measured variant of a program. [`measure`] runs all cases in every round. Each
-//! round begins with a different case. The speed of a shared machine changes within seconds, so a
-//! benchmark compares two times only if the times were measured in the same round. A reported ratio
-//! between two variants is the median of the ratios in all rounds.
+//! Measures the speed of compiled programs. A benchmark runs all variants of a program in alternation, and
+//! measures the machine's memory bandwidth in each round. A [`Case`] is one measured variant of a program.
+//! [`measure`] runs all cases in every round. Each round begins with a different case. The speed of a shared
+//! machine changes within seconds, so a benchmark compares two times only if the times were measured in the
+//! same round. A reported ratio between two variants is the median of the ratios in all rounds.
 
 mod bandwidth;
 mod language;

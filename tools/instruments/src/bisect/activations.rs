@@ -14,7 +14,6 @@ use super::region::Region;
 use super::{BisectError, Bisected, ComparedNode, Difference, Finding, Form, NamedNode, TokenCall, place};
 
 /// Inputs and outputs of all modules in a reference program, such as Hugging Face transformers.
-///
 /// `tests/oracle/activations.py` writes the file: `model.layers.0.mlp` is a module's output,
 /// `model.layers.0.mlp:input` its input, and `tokens` what was read.
 pub struct Activations {

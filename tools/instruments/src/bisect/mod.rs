@@ -1,5 +1,4 @@
 //! Finds the first node whose values in two variants of a network differ by more than the allowed difference.
-//!
 //! `bisect` compares the values of nodes in a recorded trace. To get the value of a node, `bisect` exposes
 //! the node as an additional result of the function that contains the node. An exposed result contains the
 //! value of the same node in every [`Form`], even if the simplifier changes the function. First, `bisect`
@@ -9,10 +8,8 @@
 //! can hide an error inside the layer. Therefore, even if no layer differs, `bisect` compares the nodes
 //! inside the first layer of each kind. The compiler cannot fuse an exposed value with its consumer, so a
 //! difference can disappear while all values are exposed. If a difference disappears, `bisect` exposes the
-//! values one at a time.
-//!
-//! The allowed difference of a node is a sum: the error bound of the node's operation, plus the
-//! effect of operands that already differ between the two variants. The evaluator computes the
+//! values one at a time. The allowed difference of a node is a sum: the error bound of the node's operation,
+//! plus the effect of operands that already differ between the two variants. The evaluator computes the
 //! effect of operands that already differ.
 
 mod activations;

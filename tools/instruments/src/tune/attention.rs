@@ -86,8 +86,7 @@ impl Sample for AttentionSample {
         self.keys.parameters(stored.map(|(key, ty)| (key, ty.bytes())))
     }
 
-    /// Queries, a tensor to add, and the first query's position. Large numbers to add
-    /// would hide an error.
+    /// Queries, a tensor to add, and the first query's position. Large numbers to add would hide an error.
     fn arguments(&self, trial: u64) -> Vec<Value> {
         let mut random = ChaCha8Rng::seed_from_u64(self.seed.wrapping_add(trial));
         let offset = self.offset() as f64;

@@ -71,8 +71,7 @@ pub fn looks_like_calls(text: &str) -> Option<bool> {
     }
 }
 
-/// Parses function calls in JSON: one object, several objects one after another, or a list of
-/// objects.
+/// Parses function calls in JSON: one object, several objects one after another, or a list of objects.
 pub fn json_calls(text: &str, _: &[Value]) -> Vec<RawCall> {
     let mut calls = Vec::new();
     let text = files::with_exact_numbers(text.trim());

@@ -1,7 +1,6 @@
 //! Parses the message format of gpt-oss:
-//! `<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…`.
-//!
-//! Source: the harmony response format, <https://github.com/openai/harmony>.
+//! `<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…`. Source: the
+//! harmony response format, <https://github.com/openai/harmony>.
 
 pub const START: &str = "<|start|>";
 pub const CHANNEL: &str = "<|channel|>";

@@ -1,8 +1,7 @@
-//! Splits the text of an answer into reasoning, content and function calls.
-//!
-//! The type [`AnswerReader`] reads both streamed answers and whole answers. The reader's result
-//! does not depend on how the text is divided into pieces. A streamed answer has the same content
-//! and the same function calls as a whole answer. The reader returns each function call once.
+//! Splits the text of an answer into reasoning, content and function calls. The type [`AnswerReader`] reads
+//! both streamed answers and whole answers. The reader's result does not depend on how the text is divided
+//! into pieces. A streamed answer has the same content and the same function calls as a whole answer. The
+//! reader returns each function call once.
 
 mod calls;
 mod harmony;
@@ -46,9 +45,8 @@ const OF_CALLS: [&str; 8] = [
 ];
 
 impl Reading {
-    /// Returns the special tokens whose names the text must contain, because the reader needs these
-    /// names as markers. If a marker is an ordinary token of the tokenizer, the text contains the
-    /// marker anyway.
+    /// Returns the special tokens whose names the text must contain, because the reader needs these names as
+    /// markers. If a marker is an ordinary token of the tokenizer, the text contains the marker anyway.
     pub fn shown(&self, is_special: impl Fn(&str) -> bool) -> Vec<String> {
         if self.is_plain || self.is_call {
             return Vec::new();
@@ -80,8 +78,7 @@ enum State {
     Content,
     /// The unread text is inside a block with function calls.
     Call(&'static CallBlock),
-    /// The unread text is JSON that may be a function call. The JSON extends to the end of the
-    /// answer.
+    /// The unread text is JSON that may be a function call. The JSON extends to the end of the answer.
     Json,
     Harmony(Harmony),
     /// The unread text is content that extends to the end of the answer.
@@ -94,8 +91,7 @@ enum State {
 pub struct AnswerReader {
     reading: Reading,
     state: State,
-    /// Unread text; the reader does not know yet whether the text is reasoning, content or a
-    /// function call.
+    /// Unread text; the reader does not know yet whether the text is reasoning, content or a function call.
     rest: String,
     /// Whitespace at the end of the reasoning or the content. If no more text follows, the reader
     /// drops the whitespace.

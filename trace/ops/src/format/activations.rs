@@ -3,15 +3,13 @@
 use super::GROUP;
 
 crate::words! {
-    /// The number of bits of the integers to which a program rounds activations, if the weights are
-    /// integers.
+    /// The number of bits of the integers to which a program rounds activations, if the weights are integers.
     #[derive(Default)]
     pub enum ActivationBits {
         /// The program rounds each group of activations to integers from −127 to 127.
         Eight = "8",
-        /// The program rounds the groups with outliers to 16 bits, and all other groups to 8 bits.
-        /// A group has an outlier if its largest magnitude is above the [`outlier_limit`] of the
-        /// row.
+        /// The program rounds the groups with outliers to 16 bits, and all other groups to 8 bits. A group
+        /// has an outlier if its largest magnitude is above the [`outlier_limit`] of the row.
         #[default]
         Mixed = "mixed",
         /// The program rounds each group of activations to 16 bits: first to integers from −127 to
@@ -20,22 +18,17 @@ crate::words! {
     }
 }
 
-/// With [`ActivationBits::Mixed`], a group of activations has an outlier if its largest magnitude
-/// is more than this multiple of the geometric mean over the row. In normally distributed
-/// activations, few groups have outliers. In SmolLM2, one of eight groups has outliers, and these
-/// groups cause three quarters of the KL divergence of 8-bit activations.
+/// With [`ActivationBits::Mixed`], an outlier is above this multiple of the geometric mean over the row. In
+/// normally distributed activations, few groups have outliers. In SmolLM2, one of eight groups has, and
+/// causes three quarters of the KL divergence of 8-bit activations.
 pub const OUTLIER: f32 = 2.0;
 
-/// The number of lower bits of a float that [`outlier_limit`] ignores, so that the sum over a row
-/// fits into 31 bits.
+/// The lower bits of a float that [`outlier_limit`] ignores, so that a row's sum fits into 31 bits.
 pub const IGNORED_BITS: u32 = 12;
 
-/// Returns [`OUTLIER`] times the mean of the largest magnitudes of a row's groups. Groups of zeros
-/// do not count.
-///
-/// The mean is the mean of the bits of the floats. As integers, the bits of positive floats grow
-/// almost like the logarithms of the floats, so the mean is almost the geometric mean. A sum of
-/// integers is the same in any order.
+/// [`OUTLIER`] times the mean of the largest magnitudes of a row's groups, except zeros. As integers, the
+/// bits of positive floats grow almost like their logarithms, so the mean of bits is almost geometric. A sum
+/// of integers is the same in any order.
 pub fn outlier_limit(largest: impl Iterator<Item = f32>) -> f32 {
     let add = |(sum, count), x: f32| (sum + (x.to_bits() >> IGNORED_BITS), count + 1);
     let (sum, count) = largest.filter(|&x| x > 0.0).fold((0, 0), add);
@@ -45,15 +38,12 @@ pub fn outlier_limit(largest: impl Iterator<Item = f32>) -> f32 {
 /// The largest integer of quantized activations.
 pub const LARGEST_ACTIVATION: f32 = 127.0;
 
-/// The number of steps into which 16-bit activations divide the distance between two 8-bit
-/// integers. The rounding error of an 8-bit integer is at most half of this distance, so 127 steps.
+/// The steps of 16-bit activations between two 8-bit integers. A rounding error is at most half of them.
 pub const RESIDUAL_STEPS: f32 = 254.0;
 
-/// Rounds a row of activations in the same way as a matmul with quantized weights. In groups of 32,
-/// each number becomes an integer multiplied by the group's scale. In each group, the value with
-/// the largest magnitude becomes the largest integer or the negative of the largest integer. With
-/// 16 bits, the rounding errors of a group become integers in the same way. A value halfway between
-/// two integers is rounded to the even integer. All computation is in f32.
+/// Rounds a row of activations like a matmul with quantized weights. In groups of 32, each number becomes an
+/// integer times the group's scale; the largest magnitude becomes ± the largest integer. With 16 bits, the
+/// rounding errors of a group become integers too. Halves round to even. All computation is in f32.
 pub fn in_integers(row: &mut [f32], bits: ActivationBits) {
     let largest_of = |group: &[f32]| {
         let larger =

@@ -15,8 +15,7 @@ pub const SUPER_BLOCK: usize = GROUPS * GROUP;
 /// The number of values per block in formats such as Q4_K, whose names end with K.
 const LONG: usize = SUPER_BLOCK;
 
-/// Declares the block formats: the number in ggml's list of types, the name in GGUF, and the numbers
-/// and bytes of a block.
+/// Declares the block formats: ggml's number, GGUF's name, and the numbers and bytes of a block.
 macro_rules! blocks {
     ($($(#[$doc:meta])* $variant:ident = $number:literal $word:literal [$numbers:expr, $bytes:expr]),* $(,)?) => {
         /// The format of a quantized block in a GGUF file.
@@ -67,13 +66,11 @@ blocks! {
     Q5_1 = 7 "Q5_1" [GROUP, 2 + 2 + 4 + 16],
     /// A block contains a scale and 32 signed eight-bit integers.
     Q8_0 = 8 "Q8_0" [GROUP, 2 + 32],
-    /// A block contains 8 groups of 32 unsigned four-bit integers. Each group of integers has a
-    /// scale and a minimum of six bits. The block has two scales that multiply the scales and the
-    /// minima of the groups.
+    /// A block contains 8 groups of 32 unsigned four-bit integers. Each group of integers has a scale and a
+    /// minimum of six bits. The block has two scales that multiply the scales and the minima of the groups.
     Q4K = 12 "Q4_K" [LONG, 2 + 2 + 12 + 128],
-    /// A block contains 8 groups of 32 unsigned five-bit integers. Each group of integers has a
-    /// scale and a minimum of six bits. The block has two scales that multiply the scales and the
-    /// minima of the groups.
+    /// A block contains 8 groups of 32 unsigned five-bit integers. Each group of integers has a scale and a
+    /// minimum of six bits. The block has two scales that multiply the scales and the minima of the groups.
     Q5K = 13 "Q5_K" [LONG, 2 + 2 + 12 + 32 + 128],
     /// A block contains 16 groups of 16 signed six-bit integers. The file stores each six-bit
     /// integer increased by 32. Each group of integers has a scale of eight bits. The block has one

@@ -1,6 +1,5 @@
-//! Decodes the quantized blocks of GGUF. The file `ggml-common.h` of ggml defines the
-//! layouts of the blocks. The tests compare all decoded numbers bit for bit with the results of the
-//! Python package `gguf`.
+//! Decodes the quantized blocks of GGUF. The file `ggml-common.h` of ggml defines the layouts of the blocks.
+//! The tests compare all decoded numbers bit for bit with the results of the Python package `gguf`.
 
 use super::block_types::{bits, half, nibbles, paired};
 use super::groups::Group;
@@ -29,8 +28,7 @@ impl BlockFormat {
         }
     }
 
-    /// Returns the block whose first number has the index `start`. The result is `None` if no block
-    /// begins there.
+    /// Returns the block whose first number has the index `start`, if one begins there.
     pub fn quantized(self, bytes: &[u8], start: usize) -> Option<Quantized> {
         if !start.is_multiple_of(self.numbers()) {
             return None;
@@ -94,9 +92,8 @@ impl BlockFormat {
     }
 }
 
-/// Decodes a block of Q5_K. The block stores the fifth bits of its numbers in separate bytes, and
-/// each of these bytes contains one bit for each of the eight groups. All bits in a byte of fifth
-/// bits belong to numbers at the same position in their groups.
+/// Decodes a block of Q5_K. A byte of fifth bits has one bit for each of the eight groups, at the same
+/// position.
 fn five_bits(block: &[u8], out: &mut [f32; LONG]) {
     let (four, high) = (SuperBlock::read(block), &block[16..16 + GROUP]);
     for (index, group) in out.as_chunks_mut::<GROUP>().0.iter_mut().enumerate() {
@@ -108,8 +105,7 @@ fn five_bits(block: &[u8], out: &mut [f32; LONG]) {
     }
 }
 
-/// Four-bit floats whose scales are in another tensor. Each byte contains two floats, and the first
-/// float is in the lower four bits.
+/// Four-bit floats, two per byte from the lower bits on, whose scales are in another tensor.
 #[derive(Clone, Copy, Debug)]
 pub struct ScaledFloats<'a> {
     /// The bytes, each of which contains two floats.
@@ -134,8 +130,7 @@ impl ScaledFloats<'_> {
         }
     }
 
-    /// Returns the floats of the group whose first number has the index `start`. The result is `None`
-    /// if the `count` numbers are not exactly one group.
+    /// Returns the floats of the group from `start` on, if the `count` numbers are exactly one group.
     pub fn quantized(&self, start: usize, count: usize) -> Option<Quantized> {
         let whole = count == GROUP && start.is_multiple_of(GROUP);
         whole.then(|| {
@@ -150,9 +145,7 @@ impl ScaledFloats<'_> {
 mod tests {
     use super::*;
 
-    /// The expected numbers of two groups come from `quants.dequantize` of the package `gguf`
-    /// 0.19.0. The scale of the second group is 2⁻¹²⁶, so the numbers of the second group are
-    /// multiples of 2⁻¹²⁷.
+    /// The numbers come from `quants.dequantize` of `gguf` 0.19.0. The second scale is 2⁻¹²⁶.
     #[test]
     fn four_bit_floats_are_those_of_gguf() {
         const SCALES: [u8; 2] = [130, 1];

@@ -6,23 +6,19 @@ use super::{GROUP, GROUPS, GroupPart, Groups, Integers, Quantized, Scales, Weigh
 use crate::{ElementType, TensorType};
 
 impl WeightFormat {
-    /// Returns the tensors that contain a matrix in a format with groups; the list is empty for
-    /// formats without groups.
+    /// The tensors that contain a matrix in this format; none for formats without groups.
     pub fn parts(self) -> &'static [GroupPart] {
         self.groups().map_or(&[], GroupPart::of)
     }
 
-    /// Returns the type of one of the tensors that contain a matrix in a format with groups, in row
-    /// order; `None` if the format has no such tensor.
-    ///
-    /// The tensor of integers is i8 `[outputs, groups, bytes]`, where groups have 32 columns and
-    /// zeros fill the last block. The bytes of a group contain the planes of the codes, from the
-    /// lowest bits on. Each plane is stored as signed integers: half of its range is subtracted,
-    /// except for the codes of a table. With a plane of 4 bits, a byte contains the integer a of a
-    /// column, and the integer b of the column 16 positions later, as 16 b + a modulo 256.
-    ///
-    /// The tensor of scales is `[outputs, groups]`. If scales are multiples of steps, it is f16
-    /// `[outputs, blocks, steps]`, and the tensor of counts is i8 `[outputs, groups, 2]`.
+    /// Returns the type of one of the tensors that contain a matrix in a format with groups, in row order;
+    /// `None` if the format has no such tensor. The tensor of integers is i8 `[outputs, groups, bytes]`,
+    /// where groups have 32 columns and zeros fill the last block. The bytes of a group contain the planes of
+    /// the codes, from the lowest bits on. Each plane is stored as signed integers: half of its range is
+    /// subtracted, except for the codes of a table. With a plane of 4 bits, a byte contains the integer a of
+    /// a column, and the integer b of the column 16 positions later, as 16 b + a modulo 256. The tensor of
+    /// scales is `[outputs, groups]`. If scales are multiples of steps, it is f16 `[outputs, blocks, steps]`,
+    /// and the tensor of counts is i8 `[outputs, groups, 2]`.
     pub fn grouped(self, part: GroupPart, outputs: usize, inputs: usize) -> Option<TensorType> {
         let groups = self.groups()?;
         let blocks = inputs.div_ceil(groups.block.numbers());
@@ -87,8 +83,7 @@ impl WeightFormat {
         finite
     }
 
-    /// Returns the integers of a group, in units of the stored scale, read from bytes that
-    /// [`group_row`](Self::group_row) wrote.
+    /// Returns the integers of a group, in units of the stored scale, from [`group_row`](Self::group_row).
     pub fn integers(self, bytes: &[i8]) -> Vec<i8> {
         let Some(groups) = self.groups() else { return bytes.to_vec() };
         let mut codes = [0u8; GROUP];

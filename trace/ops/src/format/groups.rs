@@ -40,9 +40,8 @@ pub struct Groups {
     pub quantize: fn(&[f32], &[f32]) -> Vec<u8>,
     /// The code that is nearest to a number in units of the scale.
     pub round: fn(f32) -> u8,
-    /// Chooses the scale and the minimum of one group again, for other values. The arguments are
-    /// the block, the index of the group, the values and their weights.
-    pub refit: Option<fn(&mut [u8], usize, &[f32], &[f32])>,
+    /// Fits the scale and the minimum of one group again: block, index of the group, values, weights.
+    pub refit: Option<Refit>,
     /// The numbers that the format keeps of a group of another block.
     pub keep: fn(&Group) -> Option<Vec<u8>>,
     /// How the report of a load describes rounded numbers.
@@ -50,6 +49,9 @@ pub struct Groups {
     /// How you choose the format for a network; `None` if only checkpoints do.
     pub choice: Option<Offered>,
 }
+
+/// The arguments are the block, the index of the group, the values and their weights.
+type Refit = fn(&mut [u8], usize, &[f32], &[f32]);
 
 /// How a format is chosen for a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,8 +147,7 @@ impl Groups {
         }
     }
 
-    /// Whether the scales of a block are finite. They are not if a rounded number was NaN, infinite,
-    /// or too large for the scale's type.
+    /// Whether a block's scales are finite: no number was NaN, infinite, or too large for the scale's type.
     pub fn is_finite(&self, block: &[u8]) -> bool {
         self.scales_of(block).iter().flatten().all(|scale| scale.is_finite())
     }
@@ -207,8 +208,7 @@ pub struct Quantized {
 }
 
 impl Quantized {
-    /// Returns the quantized values in the format `format`; `None` if the format cannot represent
-    /// the values.
+    /// Returns the quantized values in the format `format`; `None` if the format cannot represent the values.
     pub fn kept_in(self, format: WeightFormat) -> Option<Self> {
         let groups = format.groups()?;
         if self.block == groups.block {

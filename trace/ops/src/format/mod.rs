@@ -1,11 +1,9 @@
-//! The formats in which an archive stores the weights of matmuls. Kernels read the weights from
-//! panels, in which sixteen rows of the matrix are side by side. A column of a panel has sixteen
-//! numbers, and is a line of memory that fits the vectors of the processor. In contrast, StableHLO
-//! code reads the groups in the order of the checkpoint, with the integers and the scales in
-//! separate tensors.
-//!
-//! The file of a format with groups declares its facts as [`Groups`]. Everything else asks these
-//! facts, so that a new format is a file and a line of the list below.
+//! The formats in which an archive stores the weights of matmuls. Kernels read the weights from panels, in
+//! which sixteen rows of the matrix are side by side. A column of a panel has sixteen numbers, and is a line
+//! of memory that fits the vectors of the processor. In contrast, StableHLO code reads the groups in the
+//! order of the checkpoint, with the integers and the scales in separate tensors. The file of a format with
+//! groups declares its facts as [`Groups`]. Everything else asks these facts, so that a new format is a file
+//! and a line of the list below.
 
 mod activations;
 mod block_types;
@@ -32,13 +30,10 @@ pub const PANEL: usize = 16;
 /// The number of values of a weight row that share the scale of their quantized activations.
 pub const GROUP: usize = 32;
 
-/// The version of the rule by which [`WeightFormat::quantize`] rounds numbers. If a new rule rounds
-/// the same numbers to other integers, the version changes, and Tracewright bakes cached archives
-/// again.
+/// The version of the rounding by [`WeightFormat::quantize`]. A new version renews cached archives.
 pub const ROUNDING: u32 = 3;
 
-/// The number of bytes in a line of a panel. A line of a panel contains the same number of bytes of
-/// each weight row.
+/// The bytes in a line of a panel, which has equally many of each weight row.
 const LINE: usize = PANEL * 4;
 
 /// Declares the formats, each with its name and its kind of numbers, and the files of formats with groups.
@@ -57,8 +52,7 @@ macro_rules! formats {
         }
 
         impl WeightFormat {
-            /// Returns the element type that the format stores without loss; `None` for formats
-            /// with groups.
+            /// Returns the element type that the format stores without loss; `None` for formats with groups.
             pub fn element(self) -> Option<ElementType> {
                 match self {
                     $(Self::$dense => Some(ElementType::$dense),)*
@@ -98,9 +92,8 @@ formats! {
         /// Floats of four bits in groups of 32, with a power of two as the scale of each group:
         /// 4.25 bits per number. Published checkpoints contain weights in the format mxfp4.
         Mxfp4 = "mxfp4" in mxfp4,
-        /// Integers of six bits in groups of 16. The scale of a group is a number of steps of eight
-        /// bits, and 16 groups share a step: 6.5625 bits per number. GGUF files contain weights in
-        /// this format.
+        /// Integers of six bits in groups of 16. The scale of a group is a number of steps of eight bits, and
+        /// 16 groups share a step: 6.5625 bits per number. GGUF files contain weights in this format.
         Q6K = "q6_k" in q6_k,
     }
 }
@@ -144,35 +137,30 @@ impl WeightFormat {
         }
     }
 
-    /// Returns the number of values of a weight row that Tracewright quantizes together; `None` for
-    /// formats without groups.
+    /// The values of a weight row that are quantized together; `None` without groups.
     pub fn together(self) -> Option<usize> {
         self.groups().map(|groups| groups.block.numbers())
     }
 
-    /// Returns the number of matrix columns in a chunk of a panel. A chunk is a range of columns in
-    /// a panel; the panel stores all scales of the chunk together.
+    /// The matrix columns in a chunk, whose scales a panel stores together.
     pub fn columns(self) -> usize {
         self.groups().map_or(2 * GROUP, |groups| groups.columns)
     }
 
-    /// Returns the number of bytes for the scales of a chunk. The scales come before the integers
-    /// of the chunk.
+    /// The bytes for the scales of a chunk, which come before its integers.
     pub fn scales(self) -> usize {
         self.groups().map_or(LINE, Groups::scale_bytes)
     }
 
-    /// Returns the type of the tensor that contains a packed matrix in the format. Zeros fill the
-    /// last panel and the last columns of the packed matrix.
-    ///
-    /// In formats without groups, the shape is `[outputs / 16, inputs, 16, 1]`. For bf16, the panel
-    /// stores two columns together, and the shape is `[outputs / 16, inputs / 2, 16, 2]`. In
-    /// formats with groups, the tensor contains bytes `[outputs / 16, inputs / columns, bytes]`, in
-    /// chunks of some columns ([`columns`](Self::columns)). A chunk begins with its scales: each
-    /// list of [`Groups::scales`] is a tensor `[blocks, count, 16]`. The lines of all groups follow.
-    /// A line has the shape `[16, 4]`, and its bytes contain bits of several codes. With 4 bits, the
-    /// low bits of a line belong to four columns, and the high bits to the next four columns. The
-    /// lines of upper planes come first in a group.
+    /// Returns the type of the tensor that contains a packed matrix in the format. Zeros fill the last panel
+    /// and the last columns of the packed matrix. In formats without groups, the shape is `[outputs / 16,
+    /// inputs, 16, 1]`. For bf16, the panel stores two columns together, and the shape is `[outputs / 16,
+    /// inputs / 2, 16, 2]`. In formats with groups, the tensor contains bytes `[outputs / 16, inputs /
+    /// columns, bytes]`, in chunks of some columns ([`columns`](Self::columns)). A chunk begins with its
+    /// scales: each list of [`Groups::scales`] is a tensor `[blocks, count, 16]`. The lines of all groups
+    /// follow. A line has the shape `[16, 4]`, and its bytes contain bits of several codes. With 4 bits, the
+    /// low bits of a line belong to four columns, and the high bits to the next four columns. The lines of
+    /// upper planes come first in a group.
     pub fn packed(self, outputs: usize, inputs: usize) -> TensorType {
         let panels = outputs.div_ceil(PANEL);
         match self.element() {
@@ -202,9 +190,8 @@ impl WeightFormat {
         self.quantize_weighted(numbers, &[])
     }
 
-    /// Quantizes like [`quantize`](Self::quantize), but minimizes the weighted sum of the squared
-    /// errors. The list of `weights` is empty, or contains a positive weight for the squared error
-    /// of each value.
+    /// Quantizes like [`quantize`](Self::quantize), but minimizes the weighted sum of the squared errors. The
+    /// list of `weights` is empty, or contains a positive weight for the squared error of each value.
     pub fn quantize_weighted(self, numbers: &[f32], weights: &[f32]) -> Quantized {
         let Some(groups) = self.groups() else { unreachable!("only formats with groups round") };
         Quantized { block: groups.block, bytes: (groups.quantize)(numbers, weights) }

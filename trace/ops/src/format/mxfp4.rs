@@ -40,14 +40,12 @@ pub const DOUBLED_FLOATS: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4
 /// The bits of 2⁻¹²⁷ as f32. The smallest scale of a group is smaller than all normal f32 numbers.
 pub const LEAST_SCALE: u32 = 0x0040_0000;
 
-/// The numbers of a weight row that share one scale, which is a power of two. A group with fewer
-/// than [`GROUP`] numbers ends with zeros.
+/// The numbers of a weight row that share one power of two as scale, padded with zeros to [`GROUP`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FloatGroup {
     /// The four-bit floats, from 0 to 15.
     pub codes: [u8; GROUP],
-    /// The scale is 2^(exponent − 127). The exponent 255 is not a number in the specification; in
-    /// Tracewright, a group with the exponent 255 has an infinite scale.
+    /// The scale is 2^(exponent − 127). 255 is no number in the specification, and here infinite.
     pub exponent: u8,
 }
 
@@ -78,10 +76,8 @@ impl FloatGroup {
         (scale.to_f32() == half_scale).then(|| Group { integers: self.integers(), scale })
     }
 
-    /// Rounds at most 32 numbers to a group of four-bit floats, with one of two scales. With the
-    /// smaller of the two scales, the largest value is at least 4 and may be clipped to 6. With the
-    /// larger scale, no value is clipped. The function chooses the scale with the smaller weighted
-    /// error.
+    /// Rounds at most 32 numbers with the better of two scales, by weighted error. With the smaller scale,
+    /// the largest value is at least 4 and may be clipped to 6.
     fn nearest(group: &[f32], weights: &[f32]) -> Self {
         let mut numbers = [0.0; GROUP];
         numbers.iter_mut().zip(group).for_each(|(number, x)| *number = *x);
@@ -108,8 +104,7 @@ impl FloatGroup {
     }
 }
 
-/// Returns the four-bit float that is nearest to half of a number. A number halfway between two
-/// floats is rounded towards zero.
+/// Returns the four-bit float nearest to half of a number; ties round towards zero.
 fn nearest(doubled: f32) -> u8 {
     const MIDDLES: [f32; 7] = [0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0];
     let magnitude = MIDDLES.iter().map(|middle| u8::from(doubled.abs() > *middle)).sum::<u8>();

@@ -1,5 +1,4 @@
-//! Packs the rows of a matrix into panels, and unpacks panels. In a panel, sixteen rows of a matrix
-//! are stored side by side for kernels.
+//! Packs and unpacks panels, in which sixteen rows of a matrix are side by side for kernels.
 
 use half::{bf16, f16};
 
@@ -32,10 +31,9 @@ impl WeightFormat {
         }
     }
 
-    /// Packs at most 16 rows of a matrix into a panel, for a format with scales. The closure
-    /// `known` can return the quantized values that begin at a given row and column. The function
-    /// quantizes those values for which `known` returns `None`. Returns whether all scales of the
-    /// panel are finite.
+    /// Packs at most 16 rows of a matrix into a panel, for a format with scales. The closure `known` can
+    /// return the quantized values that begin at a given row and column. The function quantizes those values
+    /// for which `known` returns `None`. Returns whether all scales of the panel are finite.
     ///
     /// # Panics
     /// Panics if the format has no groups, or if the length of `packed` differs from the length of a panel.
@@ -105,8 +103,7 @@ impl WeightFormat {
 }
 
 impl Groups {
-    /// Calls `each` with the range of each piece of scales in a block, and the range of the same
-    /// bytes among the scales of a chunk. The block is the block `run` of one row in the chunk.
+    /// Calls `each` with the range of each piece of scales in the block `run` and in the chunk's scales.
     fn move_scales(
         &self,
         row: usize,
@@ -170,8 +167,7 @@ impl Groups {
 /// The number of columns that the function packs at a time.
 const NEAR: usize = 64;
 
-/// Packs values in a format without groups: the function stores `TOGETHER` values of each row side
-/// by side, with `BYTES` bytes per value.
+/// Packs `TOGETHER` values of each row side by side, with `BYTES` bytes per value, without groups.
 fn pack_kept<const TOGETHER: usize, const BYTES: usize>(
     rows: &[f32],
     inputs: usize,

@@ -1,5 +1,4 @@
-//! Quantizes numbers to four bits with scales and minima, and searches for the scales and minima
-//! with the smallest error.
+//! Quantizes to four bits with scales and minima, which it searches for the smallest error.
 
 use half::f16;
 
@@ -47,10 +46,8 @@ pub(super) const FORMAT: Groups = Groups {
 const MOST: f32 = 15.0;
 const MOST_STEPS: f32 = 63.0;
 
-/// The quantized values of eight groups of a weight row. Each value is an integer multiplied by the
-/// scale of its group, minus the minimum of the group. The scales are multiples of one step, and
-/// the minima are multiples of another step. A [`SuperBlock`] has the same format as a block of
-/// GGUF's Q4_K.
+/// Eight groups of a weight row. A value is an integer times the group's scale, minus its minimum; each is a
+/// multiple of its own step. The format is that of a block of GGUF's Q4_K.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct SuperBlock {
     /// The step for the scales of the groups, and the step for the minima of the groups.
@@ -62,9 +59,8 @@ pub(super) struct SuperBlock {
 }
 
 impl SuperBlock {
-    /// Reads a block of Q4_K. For a block of Q5_K, the function ignores the fifth bit of each number.
-    /// The lower four bits of 32 bytes contain one group of numbers, and the upper four bits of the
-    /// same bytes contain the next group.
+    /// Reads a block of Q4_K, or of Q5_K without the fifth bits. The lower four bits of 32 bytes contain one
+    /// group, the upper four bits the next.
     pub(super) fn read(block: &[u8]) -> Self {
         let mut packed = [0; 12];
         packed.copy_from_slice(&block[4..16]);
@@ -90,12 +86,10 @@ impl SuperBlock {
         [0, 1].map(|which| self.steps[which].to_f32() * f32::from(self.counts[group][which]))
     }
 
-    /// Returns the counts (the numbers of steps for the scales and minima), packed into bytes as in
-    /// GGUF. For the first four groups, the bytes contain the six bits of each scale's count, and
-    /// then the six bits of each minimum's count. For the last four groups, the bytes contain the
-    /// lower four bits of the scale's count and of the minimum's count. The upper two bits of the
-    /// counts for the last four groups are in the bytes of the first four groups, above the six
-    /// bits.
+    /// The counts of steps for scales and minima, packed as in GGUF. For the first four groups, bytes have
+    /// six bits of each scale's count, then of each minimum's. For the last four, bytes have the lower four
+    /// bits of the scale's and the minimum's count. Their upper two bits are above the six bits of the first
+    /// four groups.
     pub fn packed_counts(&self) -> [u8; 12] {
         let mut packed = [0; 12];
         for i in 0..4 {
@@ -118,13 +112,11 @@ impl SuperBlock {
         })
     }
 
-    /// Quantizes at most 256 values so that the weighted sum of the squared errors is small.
-    ///
-    /// From several starting points, the function alternately improves the scale and the minimum of
-    /// each group, and the integers of the group. The function then rounds the scale and the
-    /// minimum to multiples of their steps. If `weights` is empty, all values have the same weight.
-    ///
-    /// If a number is NaN or infinite, the steps are NaN.
+    /// Quantizes at most 256 values so that the weighted sum of the squared errors is small. From several
+    /// starting points, the function alternately improves the scale and the minimum of each group, and the
+    /// integers of the group. The function then rounds the scale and the minimum to multiples of their steps.
+    /// If `weights` is empty, all values have the same weight. If a number is NaN or infinite, the steps are
+    /// NaN.
     fn nearest(numbers: &[f32], weights: &[f32]) -> Self {
         if !all_finite(numbers) {
             return Self { steps: [f16::NAN; 2], counts: [[0; 2]; GROUPS], integers: [[0; GROUP]; GROUPS] };
@@ -156,8 +148,7 @@ struct Numbers {
     x: [f32; GROUP],
     /// For each value, the weight of its squared error in the total error.
     weights: [f32; GROUP],
-    /// The number of real values in the group; the rest of the array repeats one of the real
-    /// values.
+    /// The number of real values in the group; the rest of the array repeats one of the real values.
     count: usize,
 }
 
@@ -173,8 +164,7 @@ impl Numbers {
         Self { x, weights: group_weights(weights), count }
     }
 
-    /// Returns the scale and the minimum with the smallest error, before the rounding to multiples
-    /// of steps.
+    /// Returns the scale and the minimum with the smallest error, before the rounding to multiples of steps.
     fn fit(&self) -> [f32; 2] {
         // The range always includes zero, because the format subtracts a minimum that is never
         // negative.
@@ -244,8 +234,7 @@ impl Numbers {
         error
     }
 
-    /// Returns the best scale and minimum near `fit`, as numbers of steps, together with the
-    /// integers for this scale and minimum.
+    /// Returns the best scale and minimum near `fit`, in steps, and the integers for them.
     fn in_steps(&self, fit: [f32; 2], steps: [f32; 2]) -> ([u8; 2], [u8; GROUP]) {
         let count = |value: f32, step: f32| {
             let count = if step > 0.0 { value / step } else { 0.0 };
@@ -272,14 +261,11 @@ impl Numbers {
     }
 }
 
-/// The ranges of integers that the search for a group's scale tries first. Each number in the list
-/// is the number of integers by which the search makes the range of a group wider. The wider the
-/// range of integers is, the more the outermost values are clipped, and the more precisely the
-/// remaining values are represented.
+/// How many integers wider the search makes a group's range. In a wider range, the outermost values are
+/// clipped more, and the others are more precise.
 const WIDENED: [f32; 7] = [-1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0];
 
-/// The number of times that the search fits the integers of a group to the scale, and the scale to
-/// the integers.
+/// How often the search fits the integers of a group to the scale, and back.
 const ROUNDS: usize = 3;
 
 #[cfg(test)]

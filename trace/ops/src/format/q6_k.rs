@@ -1,5 +1,4 @@
-//! Integers of six bits in groups of 16, as GGUF's Q6_K. The scale of a group is a whole number of
-//! from −128 to 127 steps, and 16 groups share a step.
+//! Six-bit integers in groups of 16, as GGUF's Q6_K. A scale is −128 to 127 steps; 16 groups share a step.
 
 use half::f16;
 
@@ -55,8 +54,7 @@ const LEAST: u8 = 32;
 const COUNTS: usize = SUPER_BLOCK / 2 + SUPER_BLOCK / 4;
 const STEP: usize = COUNTS + 2 * GROUPS;
 
-/// The byte of the lower four bits of a code and their place in the byte, and the same of the upper
-/// two bits. Each half of a block has 64 bytes with lower bits, and 32 bytes with upper bits.
+/// Byte and place of a code's lower four bits, and of its upper two. A half block has 64 and 32 such bytes.
 fn bits(place: usize) -> [(usize, usize); 2] {
     let (side, run, at) = (place / 128, place % 128 / 32, place % 32);
     [(side * 64 + run % 2 * 32 + at, run / 2 * 4), (SUPER_BLOCK / 2 + side * 32 + at, run * 2)]

@@ -8,26 +8,22 @@ use half::f16;
 use super::GROUP;
 use super::groups::Group;
 
-/// Between 2²³ and 2²⁴, neighbouring f32 numbers have a distance of 1. The sum of a small number
-/// and 12,582,912 therefore contains the small number, rounded to an integer, in its lowest bits.
+/// From 2²³ to 2²⁴, f32 numbers have a distance of 1, so adding this rounds to an integer in the lowest bits.
 pub(super) const INTEGERS: f32 = 12_582_912.0;
 
-/// Whether no value is NaN or infinite. The function has no branches, so that the compiler uses
-/// vector instructions.
+/// Whether no value is NaN or infinite, without branches so that the compiler uses vectors.
 pub fn all_finite(numbers: &[f32]) -> bool {
     numbers.iter().fold(true, |all, x| all & x.is_finite())
 }
 
-/// Returns the error weights for the values of a group: the given `weights`, or 1 for each value if
-/// `weights` is empty.
+/// Returns the error weights of a group's values: `weights`, or 1 for each if `weights` is empty.
 pub(super) fn group_weights(weights: &[f32]) -> [f32; GROUP] {
     let mut all = [if weights.is_empty() { 1.0 } else { weights[0] }; GROUP];
     all.iter_mut().zip(weights).for_each(|(all, weight)| *all = *weight);
     all
 }
 
-/// Sums over a group in eight lanes, so that the compiler uses vector instructions for the whole
-/// sum.
+/// Sums over a group in eight lanes, so that the compiler uses vector instructions for the whole sum.
 pub(super) fn sums<const N: usize>(of: impl Fn(usize) -> [f32; N]) -> [f32; N] {
     let mut lanes = [[0.0f32; 8]; N];
     for start in (0..GROUP).step_by(8) {
@@ -85,24 +81,20 @@ pub(super) fn in_units(numbers: &[f32; GROUP], scale: f32, [least, most]: [f32; 
     Group { integers, scale: f16::from_f32(scale) }
 }
 
-/// The starting points of the search for the best scale. Each starting point is the value farthest
-/// from zero, divided by the scale and not yet rounded.
-///
-/// The first starting point of the search is −8. With the starting point −8, the value farthest
-/// from zero stays exact, and the search does not change values that were already quantized to the
-/// same format. Sixteen starting points from −9.5 to 7.5 would reduce the error on normally
-/// distributed values by 1 %, but would triple the time of the search.
+/// The starting points of the search for the best scale. Each starting point is the value farthest from zero,
+/// divided by the scale and not yet rounded. The first starting point of the search is −8. With the starting
+/// point −8, the value farthest from zero stays exact, and the search does not change values that were
+/// already quantized to the same format. Sixteen starting points from −9.5 to 7.5 would reduce the error on
+/// normally distributed values by 1 %, but would triple the time of the search.
 const UNITS: [f32; 5] = [-8.0, -8.5, -9.0, -7.5, -7.0];
 
 const LEAST: f32 = -8.0;
 const MOST: f32 = 7.0;
 
-/// Finds the scale with the smallest weighted squared error. Let q be the integers of a starting
-/// point, w the error weights and x the values. For the integers q, the best scale is Σ w q x / Σ w
-/// q². With the best scale, the error is Σ w x² − (Σ w q x)² / Σ w q².
-///
-/// The function rounds the best scale to f16; outside the range of f16, the scale becomes 0 or
-/// infinity.
+/// Finds the scale with the smallest weighted squared error. Let q be the integers of a starting point, w the
+/// error weights and x the values. For the integers q, the best scale is Σ w q x / Σ w q². With the best
+/// scale, the error is Σ w x² − (Σ w q x)² / Σ w q². The function rounds the best scale to f16; outside the
+/// range of f16, the scale becomes 0 or infinity.
 pub(super) fn scale(numbers: &[f32; GROUP], weights: &[f32; GROUP], largest: f32) -> f16 {
     let (mut best, mut most) = (largest / LEAST, -1.0);
     for units in UNITS {
@@ -126,34 +118,27 @@ pub(super) fn scale(numbers: &[f32; GROUP], weights: &[f32; GROUP], largest: f32
 
 const LARGEST_BYTE: f32 = 127.0;
 
-/// The number of scales that [`scale_of_bytes`] tries for every group. On normally distributed
-/// values, the best of 8 scales reduces the squared error by 18 %, and the best of 64 scales by
-/// 20 %.
+/// The number of scales that [`scale_of_bytes`] tries for every group. On normally distributed values, the
+/// best of 8 scales reduces the squared error by 18 %, and the best of 64 scales by 20 %.
 const SCALES: usize = 8;
 
-/// If a group has a step, the value farthest from zero becomes at least this integer. A larger
-/// scale would cause larger errors.
+/// With a step, the value farthest from zero becomes at least this; larger scales cause larger errors.
 const LEAST_BYTE: f32 = 64.0;
 
 /// [`step`] compares values that are at most this number of places apart.
 const APART: usize = 4;
 
-/// A group has a step if at least this number of the pairs that [`step`] compares are equal. In a
-/// group of Q4_1, about twelve pairs are equal, and in a group of bf16 less than one pair.
+/// The equal pairs in [`step`] that make a step: a group of Q4_1 has about twelve, one of bf16 less than one.
 const EQUAL_PAIRS: usize = 4;
 
-/// Differences of two values that are smaller than this share of the value farthest from zero are
-/// rounding errors.
+/// Smaller differences, as a share of the value farthest from zero, are rounding errors.
 const NEGLIGIBLE: f32 = 1e-5;
 
-/// Finds the scale of an 8-bit group with the smallest weighted squared error.
-///
-/// The function tries the scales for which the value farthest from zero becomes 127, 126, and so
-/// on. If a checkpoint was quantized before, the values of a group are a minimum plus multiples of
-/// a step. Then the function also tries the scales for which the step becomes almost an integer.
-/// These scales reduce the squared error on values of Q4_1 files by 84 % instead of 40 %.
-///
-/// Returns `None` if no scale is a finite f16 above 0.
+/// Finds the scale of an 8-bit group with the smallest weighted squared error. The function tries the scales
+/// for which the value farthest from zero becomes 127, 126, and so on. If a checkpoint was quantized before,
+/// the values of a group are a minimum plus multiples of a step. Then the function also tries the scales for
+/// which the step becomes almost an integer. These scales reduce the squared error on values of Q4_1 files by
+/// 84 % instead of 40 %. Returns `None` if no scale is a finite f16 above 0.
 pub(super) fn scale_of_bytes(numbers: &[f32; GROUP], weights: &[f32; GROUP], largest: f32) -> Option<f32> {
     let scale_of = |integer: f32| f16::from_f32(largest / integer).to_f32();
     let mut best = scale_of(LARGEST_BYTE);
@@ -184,8 +169,7 @@ pub(super) fn scale_of_bytes(numbers: &[f32; GROUP], weights: &[f32; GROUP], lar
     Some(best)
 }
 
-/// Returns the smallest difference between two values, if many values are equal; `None` if the
-/// values were probably not quantized before.
+/// Returns the smallest difference of two values; `None` if they were probably not quantized before.
 fn step(numbers: &[f32; GROUP], largest: f32) -> Option<f32> {
     let rounding = largest * NEGLIGIBLE;
     let (mut equal, mut least) = (0, f32::INFINITY);

@@ -33,8 +33,7 @@ operation! {
 }
 
 impl PackedExperts {
-    /// The largest share of the stack that a result of type `ty` reads: each row reads another matrix, until
-    /// all are read.
+    /// The largest share of the stack that a result reads: each row reads another matrix, until all are read.
     pub fn share(&self, ty: &TensorType) -> f64 {
         let rows = ty.count() / self.outputs.max(1);
         rows.min(self.experts) as f64 / self.experts as f64

@@ -102,8 +102,7 @@ fn grouped(
     format.grouped(part, outputs, inputs).ok_or(refused)
 }
 
-/// Checks the operands of a matrix in a format with groups, beside `others` that do not belong to it. Returns
-/// its rows.
+/// Checks a matrix in a format with groups, beside unrelated `others`, and returns its rows.
 pub(super) fn check_parts(
     op: &'static str,
     format: WeightFormat,

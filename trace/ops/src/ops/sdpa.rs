@@ -8,12 +8,10 @@ use crate::{Attribute, ParseError, Reader, Real};
 pub enum MaskTerm {
     /// The condition is j ≤ i: a query does not see later keys.
     Causal,
-    /// The condition is i − W < j: a query sees the last W keys, which include the key at its own
-    /// position (HF `masking_utils.py`, `sliding_window_overlay`).
+    /// The condition is i − W < j: a query sees the last W keys with its own (HF `sliding_window_overlay`).
     Window(usize),
-    /// The condition is ⌊i / C⌋ = ⌊j / C⌋: a query sees only the keys in its own chunk of C
-    /// positions (Llama 4; HF `chunked_overlay`). If the mask also has a padding term, the first
-    /// chunk begins at the end of the padding.
+    /// The condition is ⌊i / C⌋ = ⌊j / C⌋: a query sees only its chunk of C positions (Llama 4; HF
+    /// `chunked_overlay`). The first chunk begins after a padding term's padding.
     Chunk(usize),
     /// The condition is j ≥ p, where p is the operand, `i32[]` or `i32[B]`: the first p keys of a
     /// sequence are padding. B is the extent of the first batch axis.
@@ -21,13 +19,11 @@ pub enum MaskTerm {
     /// The condition is j ≤ i or j < p, where p is the operand, `i32[]` or `i32[B]`. The mask is causal, but
     /// the first p positions also see each other (T5 report, §3.2.1, "prefix LM"; PaliGemma).
     Prefix,
-    /// The operation adds the operand of this term to the scores. If the operand has fewer axes
-    /// than the scores, the operation broadcasts the operand along the leading axes of the scores.
+    /// Adds the operand to the scores, broadcast along the leading axes that it lacks.
     Additive,
-    /// The operand of this term contains one additional score for each query head, `[…, G]`. The
-    /// axes of the operand are the axes of the queries directly before S. The softmax includes the
-    /// additional score, but the additional score has no value vector (Xiao et al., "Efficient
-    /// Streaming Language Models with Attention Sinks", 2023; HF `modeling_gpt_oss.py`).
+    /// An additional score for each query head, `[…, G]`, with the axes of the queries before S. The softmax
+    /// includes it, but it has no value vector (Xiao et al., "Efficient Streaming Language Models with
+    /// Attention Sinks", 2023; HF `modeling_gpt_oss.py`).
     Sinks,
     /// The keys are in a ring buffer of T slots. Slot t contains the key of the last position j ≡ t (mod T)
     /// that is not after the last query. A slot of the ring buffer is empty if no key was stored in the slot.

@@ -20,10 +20,6 @@ use crate::constraint::vocabulary::Encode;
 const STACK: usize = 256 << 20;
 
 /// Answers the requests of [`ConstraintProcesses`](crate::ConstraintProcesses) until the input ends.
-///
-/// # Errors
-/// Returns an error if the input is not as [`ConstraintProcesses`](crate::ConstraintProcesses)
-/// writes it, or the output is closed.
 pub fn answer_constraints(
     input: impl Read + Send + 'static,
     output: impl Write + Send + 'static,
@@ -120,8 +116,7 @@ fn now() -> u64 {
     START.get_or_init(Instant::now).elapsed().as_millis() as u64 + 1
 }
 
-/// Ends this process if a request takes much longer than Tracewright waits. Tracewright itself could
-/// have ended in the meantime.
+/// Ends this process if a request takes much longer than Tracewright waits, as Tracewright may have ended.
 fn watch(since: Arc<AtomicU64>) -> io::Result<()> {
     let most = 2000 * limits::GRAMMAR_SECONDS;
     let watch = move || loop {

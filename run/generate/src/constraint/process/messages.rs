@@ -1,5 +1,4 @@
-//! The messages between Tracewright and a process that follows a schema or a grammar. Each message is
-//! a frame: the length as four bytes, little end first, and the content.
+//! The messages to a process for schemas, as frames: a length of four little-endian bytes, and content.
 
 use std::io::{self, Read, Write};
 
@@ -38,8 +37,7 @@ pub enum ConstraintReply {
     Failed(String),
     /// A request to Tracewright: the tokens of this text.
     Encode(String),
-    /// One bit per token, or `None` if the text is complete. The frame has other bytes than JSON,
-    /// because a mask has many.
+    /// One bit per token, or `None` if the text is complete; not in JSON, because a mask is large.
     #[serde(skip)]
     Mask(Option<Vec<u32>>),
 }

@@ -31,8 +31,7 @@ impl<'a> Preparer<'a> {
         Ok(())
     }
 
-    /// Excludes equal items if the items are from a list of values. Otherwise notes that they are
-    /// not excluded.
+    /// Excludes equal items if the items are from a list of values, and otherwise adds a note.
     pub fn with_unique(
         &mut self,
         from: &'a Map<String, Value>,

@@ -293,8 +293,7 @@ impl<'a> Preparer<'a> {
         Ok(())
     }
 
-    /// Narrows the schema by `const` and `enum`. A value with a number that llguidance would change
-    /// becomes a slot beside the other values.
+    /// Narrows by `const` and `enum`. A value with a number that llguidance would change becomes a slot.
     fn with_values(
         &mut self,
         from: &'a Map<String, Value>,

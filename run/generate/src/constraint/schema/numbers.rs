@@ -1,7 +1,5 @@
-//! The texts of numbers in a schema, and regular expressions for ranges of numbers.
-//!
-//! llguidance reads each number as an f64. A number that would lose digits is replaced by a string
-//! that contains a mark and the number's text, before the schema is parsed.
+//! The texts of numbers in a schema, and regular expressions for ranges. llguidance reads numbers as f64. A
+//! number that would lose digits first becomes a string of a mark and its text.
 
 use std::fmt;
 
@@ -61,8 +59,7 @@ pub fn text(value: &Value, mark: char) -> Option<String> {
     }
 }
 
-/// Returns the text that Python's `json.dumps(json.loads(text))` prints for a number, or `None` if
-/// Python reads the number as infinite.
+/// Returns the text of `json.dumps(json.loads(text))` in Python, or `None` if Python reads infinity.
 pub fn in_python(text: &str) -> Option<String> {
     if !text.contains(['.', 'e', 'E']) {
         return Some(if text == "-0" { "0" } else { text }.to_owned());
@@ -70,8 +67,7 @@ pub fn in_python(text: &str) -> Option<String> {
     text.parse::<f64>().ok().filter(|number| number.is_finite()).map(files::python_float)
 }
 
-/// The value of a number's text as an `f64` for llguidance, if llguidance prints the same text as
-/// Python, or reads a bound of a range without a change.
+/// The value as an `f64`, if llguidance prints it like Python, or reads a bound without a change.
 pub fn plain(text: &str) -> Option<Value> {
     if !text.contains(['.', 'e', 'E']) {
         return is_exact(text).then(|| serde_json::from_str(text).ok())?;
@@ -165,8 +161,7 @@ impl fmt::Display for Decimal {
     }
 }
 
-/// Whether llguidance, which multiplies an f64 by 10 until it is whole, finds the decimal places of
-/// a step.
+/// Whether llguidance, which multiplies an f64 by 10 until it is whole, finds the decimal places of a step.
 pub fn is_plain_step(text: &str) -> bool {
     let (Some(decimal), Ok(mut step)) = (Decimal::parse(text), text.parse::<f64>()) else { return false };
     let mut places = 0;
@@ -218,8 +213,7 @@ impl Range {
         self.low.as_ref().is_none_or(above) && self.high.as_ref().is_none_or(below)
     }
 
-    /// Whether llguidance's own ranges, whose bounds are f64, are exact for this range. llguidance
-    /// allows an excluded bound if both bounds have the same integer part.
+    /// Whether llguidance's f64 ranges are exact here. It allows an excluded bound in the same integer part.
     pub fn is_plain(&self) -> bool {
         let is_close = match (&self.low, &self.high) {
             (Some(low), Some(high)) => {
@@ -246,8 +240,7 @@ impl Range {
         }
     }
 
-    /// Returns a regular expression for the numbers of the range. Numbers with an exponent are
-    /// allowed only if a bound has so many digits that such numbers are usually written with one.
+    /// A regular expression for the range. Exponents are allowed only if a bound is usually written with one.
     pub fn regex(&self, is_integer: bool) -> RegexAst {
         let vast = self.low.iter().chain(&self.high).any(|bound| bound.at.is_vast());
         let shape = Shape { is_integer, exponents: vast && !is_integer };
@@ -344,8 +337,7 @@ impl Shape {
         alternatives(&parts)
     }
 
-    /// Returns the numbers that have the same integer part as the bound, and a fraction of at least
-    /// or of at most the bound's fraction.
+    /// The numbers with the bound's integer part, and a fraction of at least or at most the bound's.
     fn fractions(self, bound: &RangeEnd, is_least: bool) -> Vec<String> {
         let (integer, fraction) = (&bound.at.integer, &bound.at.fraction);
         let (mut parts, inclusive) = (Vec::new(), !bound.is_exclusive);

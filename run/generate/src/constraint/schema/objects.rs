@@ -21,8 +21,7 @@ enum Names {
 }
 
 impl<'a> Preparer<'a> {
-    /// Rewrites `propertyNames`, the keywords about dependent properties, and
-    /// `unevaluatedProperties`.
+    /// Rewrites `propertyNames`, the keywords about dependent properties, and `unevaluatedProperties`.
     pub fn object_keywords(
         &mut self,
         from: &'a Map<String, Value>,
@@ -60,8 +59,7 @@ impl<'a> Preparer<'a> {
         self.unevaluated_properties(from, place, draft)
     }
 
-    /// Refuses numbers of properties that llguidance cannot count: it counts only properties without
-    /// a name in the schema.
+    /// Refuses counts of properties that llguidance cannot check: it counts only properties without a name.
     fn check_counts(
         &self,
         from: &Map<String, Value>,
@@ -194,8 +192,7 @@ impl<'a> Preparer<'a> {
         Ok(())
     }
 
-    /// Replaces `unevaluatedProperties` by `additionalProperties`, if the properties that the other
-    /// keywords evaluate are the same for all answers.
+    /// Replaces `unevaluatedProperties` by `additionalProperties`, if all answers evaluate equal keys.
     fn unevaluated_properties(
         &mut self,
         from: &'a Map<String, Value>,

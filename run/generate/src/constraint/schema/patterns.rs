@@ -182,8 +182,7 @@ fn anything() -> RegexAst {
     RegexAst::Regex("(?s:.*)".to_owned())
 }
 
-/// Returns the texts that begin with the parts, followed by a text of `rest`. `is_start` tells
-/// whether the parts are at the beginning of the whole text.
+/// The texts of the parts, then `rest`. `is_start`: the parts are at the beginning of the whole text.
 fn followed(list: &[Part], rest: RegexAst, is_start: bool) -> Result<RegexAst, Unsupported> {
     let Some((first, after)) = list.split_first() else { return Ok(rest) };
     if *first == Part::Start {
@@ -253,8 +252,7 @@ fn language(alternatives: &[Vec<Part>]) -> Result<RegexAst, Unsupported> {
     Ok(RegexAst::Or(each.collect::<Result<_, _>>()?))
 }
 
-/// Whether llguidance reads the parts as ECMAScript does: it knows `^` at the beginning, and `$` at
-/// the end.
+/// Whether llguidance reads the parts as ECMAScript does: it knows `^` at the beginning, and `$` at the end.
 fn simple(alternatives: &[Vec<Part>]) -> Option<String> {
     let [list] = alternatives else {
         return Some(alternatives.iter().map(|list| plain(list)).collect::<Option<Vec<_>>>()?.join("|"));

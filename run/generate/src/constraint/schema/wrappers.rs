@@ -2,8 +2,7 @@
 
 use serde_json::{Map, Value};
 
-/// Returns the schema in a document, and the JSON pointer to this schema. The document is a schema,
-/// or a wrapper such as `{"type": "json_schema", "json_schema": {"name": …, "schema": …}}`.
+/// Returns the schema in a document such as `{"json_schema": {"name": …, "schema": …}}`, and its pointer.
 pub fn unwrap(document: &Value) -> (&Value, String) {
     let (mut value, mut at) = (document, String::new());
     while let Some(key) = value.as_object().and_then(inner) {
