@@ -609,7 +609,6 @@ const PLANTED: &str = "TRACEWRIGHT_TEST_PLANTED";
 fn nothing_is_read_behind_a_weight() {
     let planted = std::env::var_os(PLANTED).is_some();
     const PAGE: usize = 1 << 16;
-    // Every format's bytes fill whole pages.
     let [outputs, inputs] = [2048, 1024];
     for &format in WeightFormat::ALL {
         let weight = packed(format, outputs, inputs, 1);
@@ -624,7 +623,7 @@ fn nothing_is_read_behind_a_weight() {
         });
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("weights.irpa");
-        // Something before it, so that it begins with a page; and behind it something that will be missing.
+        // Something before it, so that it ends with a page; and behind it something that will be missing.
         let write = |before: usize| {
             let entries = [("a", before), ("b", weight.ty.bytes()), ("c", 1 << 17)];
             let entries = entries.map(|(name, length)| NewEntry::raw(name, length as u64)).to_vec();
@@ -639,7 +638,7 @@ fn nothing_is_read_behind_a_weight() {
             (archive, range)
         };
         let (_, first) = write(PAGE);
-        let (archive, range) = write(2 * PAGE - first.start % PAGE);
+        let (archive, range) = write(2 * PAGE - first.end % PAGE);
         assert_eq!(range.end % PAGE, 0, "the weight does not end with a page");
         std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(range.end as u64).unwrap();
         let entries = BTreeMap::from([("weight".into(), ParameterData::Range(range))]);

@@ -212,16 +212,19 @@ impl Matmul<'_> {
         sums: &[Value<'k>],
     ) -> Vec<Value<'k>> {
         let mut all = self.columns_of(start.code(), weights, start, of_chunk);
-        let mut sums = sums.to_vec();
-        for (half, scales) in scales.into_iter().enumerate() {
+        let [first, second] = [0, 1].map(|half| {
             let columns = all.by_ref().take(4).enumerate().map(|(i, bytes)| {
                 let column = of_row * GROUP + (16 * half + 4 * i);
                 (bytes, rows.iter().map(|row| row.four(column)).collect::<Vec<_>>())
             });
             let begin = rows.iter().map(|row| row.half_sum(of_row, half).broadcast(PANEL)).collect();
-            let integers = self.isa.add_bytes(begin, columns, small(self.groups()));
-            for (i, (row, integers)) in rows.iter().zip(integers).enumerate() {
-                let place = i % sums.len();
+            self.isa.add_bytes(begin, columns, small(self.groups()))
+        });
+        let mut sums = sums.to_vec();
+        // Residuals are added after both halves, as where they are multiplied in a second pass.
+        for (i, (row, halves)) in rows.iter().zip(first.into_iter().zip(second)).enumerate() {
+            let place = i % sums.len();
+            for (scales, integers) in scales.into_iter().zip([halves.0, halves.1]) {
                 let scale = scales * row.scale(of_row).broadcast(PANEL);
                 sums[place] = integers.convert(Element::F32).multiply_add(scale, sums[place]);
             }
