@@ -262,11 +262,14 @@ mod tests {
     }
 
     /// Splits the first shell command on a line of an example into words.
+    #[cfg(feature = "iree")]
     fn words(line: &str) -> Vec<&str> {
         let command = line.split([';', '&', '>', '|']).next().unwrap_or_default();
         command.split_whitespace().map(|word| word.trim_matches('"')).collect()
     }
 
+    /// Without IREE, the flags of the sampler are missing.
+    #[cfg(feature = "iree")]
     #[test]
     fn examples_of_explanations_are_commands() {
         let mut count = 0;
@@ -294,6 +297,7 @@ mod tests {
     }
 
     /// Also commands that a test cannot run. `cargo xtask` is checked there.
+    #[cfg(feature = "iree")]
     #[test]
     fn commands_of_documents_are_commands() {
         const OTHERS: [&str; 13] = [
