@@ -11,9 +11,6 @@ use tempfile::TempDir;
 
 use crate::support::*;
 
-/// The sizes of exports, which have entry points for a prompt and for a token.
-const EXPORTED: &[&str] = &["--context", "40", "--chunk", "8"];
-
 /// One export of `llama-untied`, made once.
 fn exported() -> &'static Path {
     static EXPORT: OnceLock<TempDir> = OnceLock::new();
@@ -30,7 +27,7 @@ fn exported() -> &'static Path {
 
 fn export(model: &Path, out: &Path, more: &[&str]) -> Command {
     let mut command = tracewright(&["export", text(model), "-o", text(out)]);
-    command.args(EXPORTED).args(more);
+    command.args(CHUNKED).args(more);
     command
 }
 
@@ -90,7 +87,7 @@ fn m10_an_export_runs_with_no_python_no_compiler_and_no_environment() {
     let model = fixture("llama-untied");
     let mut there =
         tracewright(&["generate", text(&model), "--tokens", "5,17,3", "-n", "4", "--ignore-eos", "--json"]);
-    let there: Value = serde_json::from_str(&succeed(there.args(EXPORTED)).out).unwrap();
+    let there: Value = serde_json::from_str(&succeed(there.args(CHUNKED)).out).unwrap();
     assert_eq!(here["tokens"], there["tokens"]);
     assert_eq!(here["timings"]["compile_ms"], 0.0);
 }

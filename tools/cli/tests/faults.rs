@@ -137,9 +137,6 @@ fn export(model: &str, out: &Path) -> Command {
     command
 }
 
-/// The options that need the least compilation: the prompt is read one token at a time.
-const STEPWISE: [&str; 4] = ["--context", "40", "--chunk", "1"];
-
 fn generate(cache: &Path) -> Command {
     generate_of("llama-tied", cache)
 }
@@ -147,7 +144,7 @@ fn generate(cache: &Path) -> Command {
 fn generate_of(model: &str, cache: &Path) -> Command {
     let model = fixture(model);
     let mut command = tracewright(&["generate", text(&model), "--tokens", "5,17", "-n", "4", "--json"]);
-    command.args(STEPWISE).args(["--cache", text(cache)]);
+    command.args(SMALL).args(["--cache", text(cache)]);
     command
 }
 

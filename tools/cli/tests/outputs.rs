@@ -16,7 +16,7 @@ const FILE: &str = "out";
 
 fn dump(out: &Path, more: &[&str]) -> Command {
     let mut command = trace_dump(&[text(&demo()), "-o", text(out)]);
-    command.args(["--context", "40", "--chunk", "1"]).args(more);
+    command.args(SMALL).args(more);
     command
 }
 

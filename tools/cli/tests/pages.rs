@@ -6,9 +6,6 @@ use expect_test::expect_file;
 
 use crate::support::*;
 
-/// Sizes with an entry point for a prompt and one for a token.
-const DUMPED: &[&str] = &["--context", "40", "--chunk", "8"];
-
 /// Without a folder of that name, a published size is enough.
 #[test]
 fn s4_presets_are_shown_by_name() {
@@ -27,7 +24,7 @@ fn s4_presets_are_shown_by_name() {
     let folder = folder();
     fs::create_dir(folder.path().join("gpt2")).unwrap();
     fs::copy(fixture("llama-untied").join("config.json"), folder.path().join("gpt2/config.json")).unwrap();
-    let text = succeed(trace_dump(&["gpt2"]).args(DUMPED).current_dir(folder.path())).out;
+    let text = succeed(trace_dump(&["gpt2"]).args(CHUNKED).current_dir(folder.path())).out;
     assert!(text.contains("rms_norm"), "{text}");
 }
 
@@ -38,7 +35,7 @@ fn a_page_appears_whole_and_with_the_same_bytes() {
         let path = folder.path().join(name);
         let model = fixture("gemma3-a");
         let words = [text(&model), "--emit", "html", "-o", text(&path)];
-        let said = succeed(trace_dump(&words).args(DUMPED).current_dir(root()));
+        let said = succeed(trace_dump(&words).args(CHUNKED).current_dir(root()));
         assert_eq!((said.out, said.err), (String::new(), String::new()));
         fs::read(path).unwrap()
     };
@@ -58,7 +55,7 @@ fn no_page_replaces_a_file_of_the_model() {
     let before = fs::read(&config).unwrap();
     for named in [model.path(), &config] {
         let words = [text(named), "--emit", "html", "-o", text(&config)];
-        refused(trace_dump(&words).args(DUMPED), 1, &["is a file of the model itself"]);
+        refused(trace_dump(&words).args(CHUNKED), 1, &["is a file of the model itself"]);
     }
     assert_eq!(fs::read(&config).unwrap(), before);
 }
@@ -67,7 +64,7 @@ fn no_page_replaces_a_file_of_the_model() {
 #[test]
 fn a_layer_is_one_function() {
     let model = fixture("gemma3-a");
-    let dump = |more: &[&str]| trace_dump(&[&[text(&model)], DUMPED, more].concat());
+    let dump = |more: &[&str]| trace_dump(&[&[text(&model)], CHUNKED, more].concat());
     let layer = succeed(&mut dump(&["--layer", "0"])).out;
     assert!(layer.starts_with("function @layer") && layer.matches("\n}\n").count() == 1, "{layer}");
     assert!(layer.contains("i32[1]") || layer.contains("[1,1,"), "decode's, of one token\n{layer}");
@@ -130,7 +127,7 @@ fn stats_are_those_of_the_matrices() {
 fn networks_are_compared_line_by_line() {
     let [a, b] = ["llama-untied", "llama-bias"].map(fixture);
     let dump = |a: &std::path::Path, b: &std::path::Path| {
-        succeed(trace_dump(&["diff", text(a), text(b)]).args(DUMPED)).out
+        succeed(trace_dump(&["diff", text(a), text(b)]).args(CHUNKED)).out
     };
     let same = dump(&a, &a);
     assert!(!same.contains("@@") && !same.contains('*'), "{same}");
@@ -159,12 +156,12 @@ fn the_help_says_what_there_is() {
 #[test]
 fn forms_of_a_layer() {
     let model = fixture("gemma3-a");
-    let dump = |more: &[&str]| succeed(&mut trace_dump(&[&[text(&model)], DUMPED, more].concat())).out;
+    let dump = |more: &[&str]| succeed(&mut trace_dump(&[&[text(&model)], CHUNKED, more].concat())).out;
     expect_file![golden("layer.txt")].assert_eq(&dump(&["--layer", "0"]));
     expect_file![golden("layer-simplified.txt")].assert_eq(&dump(&["--layer", "0", "--stage", "simplified"]));
     expect_file![golden("counts.txt")].assert_eq(&dump(&["--emit", "counts", "--stage", "expanded"]));
     let linted = succeed(
-        trace_dump(&["lint", text(&model), "--target", "x86_64-linux-gnu:generic:+sse2"]).args(DUMPED),
+        trace_dump(&["lint", text(&model), "--target", "x86_64-linux-gnu:generic:+sse2"]).args(CHUNKED),
     )
     .out;
     expect_file![golden("lint.txt")].assert_eq(&linted);

@@ -15,6 +15,9 @@ use tempfile::TempDir;
 /// The context of the fixtures. With a chunk of one token, prefill is a decode call, so that one entry point is compiled and not two.
 pub const SMALL: &[&str] = &["--context", "40", "--chunk", "1"];
 
+/// The same context, with an entry point for a prompt and one for a token.
+pub const CHUNKED: &[&str] = &["--context", "40", "--chunk", "8"];
+
 /// Whether tests take their long form: `cargo xtask test --long`.
 pub fn is_long() -> bool {
     std::env::var_os("TRACEWRIGHT_TEST_LONG").is_some()
