@@ -139,8 +139,10 @@ impl<E: Executor> Network<E> {
 
     /// Checks the index of an adapter.
     pub(crate) fn check_adapter(&self, adapter: u32) -> Result<(), GenerateError> {
+        if adapter == 0 {
+            return Ok(());
+        }
         match self.adapters() {
-            _ if adapter == 0 => Ok(()),
             None => Err(GenerateError::NoEntryPoint { role: Role::Adapter { count: 0 } }),
             Some(count) if adapter as usize > count => Err(GenerateError::Adapter { adapter, count }),
             Some(_) => Ok(()),

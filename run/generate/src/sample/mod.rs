@@ -194,7 +194,11 @@ impl Sampling {
 
     /// Returns the number of a setting, with -1 for all tokens.
     pub fn get(&self, setting: &Setting) -> f64 {
-        self.clone().slot(setting).map_or(0.0, |slot| slot.get())
+        self.clone().number(setting)
+    }
+
+    fn number(&mut self, setting: &Setting) -> f64 {
+        self.slot(setting).map_or(0.0, |slot| slot.get())
     }
 
     /// Checks and stores the number of a setting.
@@ -249,8 +253,8 @@ impl Sampling {
     }
 
     /// Checks that each sampling setting is in the setting's range.
-    fn check(&self) -> Result<(), GenerateError> {
-        Self::settings().try_for_each(|setting| setting.check(self.get(setting)))?;
+    fn check(&mut self) -> Result<(), GenerateError> {
+        Self::settings().try_for_each(|setting| setting.check(self.number(setting)))?;
         self.rules.check()
     }
 }
@@ -268,11 +272,12 @@ pub struct Sampler {
 impl Sampler {
     /// Creates a sampler with the given settings.
     pub fn new(sampling: &Sampling) -> Result<Self, GenerateError> {
+        let mut sampling = sampling.clone();
         sampling.check()?;
         Ok(Sampler {
-            sampling: sampling.clone(),
             random: ChaCha8Rng::seed_from_u64(sampling.seed),
             surprise: Surprise::new(&sampling.mirostat),
+            sampling,
             step: 0,
             text: TextBounds::default(),
         })
