@@ -24,6 +24,14 @@ pub enum MessagePart {
     Text(String),
 }
 
+impl MessagePart {
+    /// Returns the texts of a content, one per line.
+    pub fn joined(parts: &[Self]) -> String {
+        let texts: Vec<&str> = parts.iter().map(|Self::Text(text)| text.as_str()).collect();
+        texts.join("\n")
+    }
+}
+
 impl Message {
     /// Creates a message with one text.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
@@ -32,7 +40,7 @@ impl Message {
 
     /// Returns the texts of the content, one per line.
     pub fn text(&self) -> String {
-        joined(&self.parts)
+        MessagePart::joined(&self.parts)
     }
 
     /// Returns the object that chat templates read.
@@ -44,13 +52,8 @@ impl Message {
     }
 }
 
-fn joined(parts: &[MessagePart]) -> String {
-    let texts: Vec<&str> = parts.iter().map(|MessagePart::Text(text)| text.as_str()).collect();
-    texts.join("\n")
-}
-
 fn text<S: Serializer>(parts: &[MessagePart], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&joined(parts))
+    serializer.serialize_str(&MessagePart::joined(parts))
 }
 
 fn single<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<MessagePart>, D::Error> {

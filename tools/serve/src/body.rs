@@ -1,5 +1,9 @@
 //! Reads the body of a request as JSON, and converts the JSON fields to Rust types.
 
+use std::any::TypeId;
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
 use axum::body::Body;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse as _, Response};
@@ -57,10 +61,17 @@ pub fn schema<T: JsonSchema>() -> Schema {
     settings.into_generator().into_root_schema_for::<T>()
 }
 
+/// The schema of a type, generated for the first body only.
+fn known_schema<T: JsonSchema + 'static>() -> Arc<Schema> {
+    static KNOWN: LazyLock<Mutex<HashMap<TypeId, Arc<Schema>>>> = LazyLock::new(Mutex::default);
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    known.entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(schema::<T>())).clone()
+}
+
 /// Converts a JSON object to a struct. If a field does not follow the struct's JSON Schema, the error
 /// contains the path of this field.
-pub fn fields<T: DeserializeOwned + JsonSchema>(body: &Value) -> Result<T, Failure> {
-    check(schema::<T>().as_value(), body, "")?;
+pub fn fields<T: DeserializeOwned + JsonSchema + 'static>(body: &Value) -> Result<T, Failure> {
+    check(known_schema::<T>().as_value(), body, "")?;
     T::deserialize(body).map_err(|_| Failure::field("body", shown(body), "values that the fields can hold"))
 }
 

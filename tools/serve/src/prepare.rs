@@ -194,7 +194,7 @@ fn tool_call(given: &Value, at: &str) -> Result<Value, Failure> {
 
 /// Returns the text of a message's content, which is a text, a list of parts, or null.
 pub fn content(given: Option<&Value>, at: &str) -> Result<String, Failure> {
-    Ok(Message { role: String::new(), parts: parts(given, at)?, fields: Map::new() }.text())
+    Ok(MessagePart::joined(&parts(given, at)?))
 }
 
 /// Returns the parts of a message's content, which must be texts.

@@ -1,6 +1,7 @@
 //! The fields of a request that set sampling options.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::sync::LazyLock;
 
 use generate::{Range, Sampling, SamplingStep, Setting};
 use schemars::{JsonSchema, Schema, json_schema};
@@ -84,7 +85,8 @@ fn steps(words: &[String]) -> Result<Vec<SamplingStep>, Failure> {
 impl SamplingFields {
     /// Reads the sampling fields of a body.
     pub fn read(body: &Value) -> Result<Self, Failure> {
-        check(number_schema().as_value(), body, "")?;
+        static NUMBERS: LazyLock<Schema> = LazyLock::new(number_schema);
+        check(NUMBERS.as_value(), body, "")?;
         let number = |setting: &'static Setting| {
             let given = names(setting).find_map(|name| body.get(name)?.as_f64());
             Some((setting, given?))
