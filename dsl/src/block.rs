@@ -13,8 +13,8 @@ use crate::scope::Scope;
 use crate::tracer::{self, Body, Place, Raw, TraceKey, Tracer};
 use crate::{Axis, Dim, TraceErrorKind};
 
-/// For an element of `[Block; L]`, calls a recording that equal elements share; for another block, records
-/// into the caller's trace.
+/// For an element of `[Block; L]`, calls a recording that equal elements share. Any other block records into
+/// the caller's trace.
 #[doc(hidden)]
 #[track_caller]
 pub fn block<A: TraceArg, R: TraceArg>(

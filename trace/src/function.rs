@@ -39,7 +39,7 @@ pub enum NodeKind {
     Input {
         index: usize,
         name: String,
-        /// Of entry points.
+        /// The role in an entry point.
         role: Role,
     },
     Parameter(Parameter),
@@ -81,7 +81,7 @@ impl Node {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output {
     pub name: String,
-    /// Of entry points.
+    /// The role in an entry point.
     pub role: Role,
     pub node: NodeId,
 }

@@ -71,7 +71,7 @@ pub struct PjrtBuffer {
     client: Client,
     /// One on each device of the placement.
     parts: Vec<RawTensor>,
-    /// Of the whole tensor.
+    /// The type of the whole tensor.
     ty: TensorType,
     placement: Placement,
 }

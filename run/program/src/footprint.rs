@@ -67,7 +67,7 @@ pub struct WeightTotal {
     pub keys: Vec<String>,
     /// Keys in the checkpoint, with `*` for a layer's number.
     pub patterns: BTreeSet<String>,
-    /// Of all weights together.
+    /// The size of all weights together.
     pub bytes: usize,
 }
 
@@ -477,7 +477,7 @@ pub(crate) fn peak(function: &Function, shardings: &[Sharding]) -> usize {
     most
 }
 
-/// Whose memory the result reuses.
+/// The argument whose memory the result reuses.
 fn argument_of(function: &Function, call: NodeId, result: usize, callees: &[Computed]) -> Option<NodeId> {
     let NodeKind::Call { function: callee, .. } = function.node(call).kind else { return None };
     let argument = callees[callee.0 as usize].in_place.get(result).copied()??;

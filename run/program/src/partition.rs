@@ -177,7 +177,7 @@ fn tokens(entry: &Function) -> usize {
     tokens.map_or(1, |argument| argument.ty.count())
 }
 
-/// Of one device. `parts` has the devices that share each node's computation.
+/// The floating-point operations of one device. `parts` has the devices that share each node's computation.
 fn flops(machine: &Machine, entry: &Function, parts: &[usize]) -> f64 {
     let live = entry.live();
     let of_node = |id: NodeId| {

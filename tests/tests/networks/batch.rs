@@ -10,8 +10,8 @@ use tracewright_tests::long;
 
 const BATCH: usize = 4;
 
-/// The families that the short form runs: with experts and sinks, with shared keys and values, with latent attention, with matrices
-/// as state, and those that `families` evaluates.
+/// The families that the short form runs: with experts and sinks, with shared keys and values, with latent attention, and with
+/// matrices as state. `families` only evaluates some of them.
 const SHORT: [&str; 6] =
     ["deepseek_v3", "gemma4_unified", "glm4_moe", "gpt_oss", "granitemoehybrid", "olmo3"];
 

@@ -47,7 +47,7 @@ pub struct ProfiledDispatch {
     pub layer: Option<String>,
     /// Per call. Dispatches of one function share its executions equally.
     pub calls: f64,
-    /// Of all executions.
+    /// The sum of all executions.
     pub seconds: f64,
     /// By the cost model; `None` if another dispatch computes some of the operations.
     pub bytes: Option<f64>,

@@ -105,7 +105,7 @@ impl Peers {
     }
 }
 
-/// Of most steps.
+/// The packages and features of most steps.
 const ALL: [&str; 2] = ["--workspace", "--all-features"];
 
 /// Runs the whole test suite. If `long` is set, some tests cover more configurations and longer sequences.

@@ -64,7 +64,7 @@ pub struct FunctionTime {
     pub function: String,
     /// Per call.
     pub calls: f64,
-    /// Of all executions together.
+    /// The sum of all executions.
     pub seconds: f64,
     /// In all executions; `None` if unknown.
     pub bytes: Option<f64>,

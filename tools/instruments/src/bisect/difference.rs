@@ -17,7 +17,7 @@ const SAMPLE: f64 = 4.0;
 /// Describes the difference between the values that two variants of a network compute for a node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Difference {
-    /// Of the largest difference.
+    /// The index of the largest difference.
     pub at: Vec<usize>,
     pub subject: f64,
     pub reference: f64,

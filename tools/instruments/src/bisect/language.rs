@@ -15,7 +15,7 @@ pub struct TokenCall {
     pub entry: String,
     pub start: usize,
     pub tokens: Vec<u32>,
-    /// Of all calls together.
+    /// The number of tokens of all calls together.
     #[serde(skip)]
     pub length: usize,
 }
