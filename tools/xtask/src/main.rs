@@ -14,6 +14,7 @@ mod clients;
 mod error;
 mod programs;
 mod python;
+mod rustdoc;
 mod step;
 mod suite;
 mod vulkan;
@@ -169,6 +170,9 @@ pub struct Parity {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = rustdoc::called() {
+        return code;
+    }
     let cli = Cli::parse();
     let done = match &cli.chore {
         Chore::Setup { ahead: true, .. } => chores::setup_for_demo(&cli.root),

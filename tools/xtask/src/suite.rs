@@ -1,4 +1,4 @@
-//! Runs the test suite, in the order format, lint, documentation, tests. Cargo builds each crate once for as many
+//! Runs the test suite, in the order format, lint, tests, documentation. Cargo builds each crate once for as many
 //! steps as possible.
 
 use std::env;
@@ -18,7 +18,7 @@ use crate::chores::{
 use crate::error::Error;
 use crate::programs::{self, TestProgram};
 use crate::step::{human, starts, step};
-use crate::{clients, python, vulkan};
+use crate::{clients, python, rustdoc, vulkan};
 
 /// Run a second time for the processor in `TRACEWRIGHT_TEST_TARGET`: module text. `ops_iree`, `batch`, `embedding` and
 /// `precision` would take too long.
@@ -51,12 +51,11 @@ const WITHOUT_IREE: [&str; 9] = [
 
 const LINTS: [&str; 2] = ["-D", "warnings"];
 
-/// Otherwise `cargo doc` checks all crates again, which clippy has.
-fn as_linted() -> Result<[(&'static str, OsString); 2], Error> {
-    let driver = Path::new(&printed_by_rustc("sysroot")?).join("bin/clippy-driver");
-    // The separator of cargo-clippy.
-    let arguments = LINTS.map(|argument| format!("{argument}__CLIPPY_HACKERY__")).concat();
-    Ok([("RUSTC_WORKSPACE_WRAPPER", driver.into()), ("CLIPPY_ARGS", arguments.into())])
+/// Set by `.ci/run`, so that cargo compiles each crate with Clippy's compiler, which also lints.
+const WRAPPER: &str = "RUSTC_WORKSPACE_WRAPPER";
+
+fn builds_lint() -> bool {
+    env::var_os(WRAPPER).is_some_and(|path| Path::new(&path).file_stem() == Some("clippy-driver".as_ref()))
 }
 
 /// Test programs whose modules run as programs of their own. The modules share a program to be linked once.
@@ -129,6 +128,8 @@ pub fn test(root: &Path, long: bool) -> Result<(), Error> {
     let (variable, libraries) = libraries_of_rustc(&peers.driver)?;
     programs::run("tests", programs::AT_ONCE, programs, &|program: &Path| {
         let mut command = Command::new(program);
+        // A test of messages of the compiler wants no lints.
+        command.env_remove(WRAPPER);
         command.envs(peers.driver.iter().cloned()).env("PATH", &tools.path).env(variable, &libraries);
         command.envs(peers.has_plugin.then_some(("TRACEWRIGHT_TEST_XLA", "needed")));
         command.envs(long.then_some(("TRACEWRIGHT_TEST_LONG", "1"))).env(ASAN_OPTIONS.0, ASAN_OPTIONS.1);
@@ -139,7 +140,7 @@ pub fn test(root: &Path, long: bool) -> Result<(), Error> {
         command.env("PATH", &tools.path).envs(peers.driver.iter().cloned());
         command
     };
-    step("examples in documentation", cargo(&["test", "--doc"]).args(ALL))?;
+    step("documentation and its examples", rustdoc::stand_in(cargo(&["test", "--doc"]).args(ALL))?)?;
     let mut without_iree = cargo(&["test", "--lib", "--test", "plain"]);
     let mut programs = programs::build("programs without IREE", without_iree.args(WITHOUT_IREE))?;
     // The packages in which IREE is a feature; one program of them has nearly all tests.
@@ -169,12 +170,9 @@ fn check_and_build(root: &Path, tools: &Tools) -> Result<Vec<TestProgram>, Error
         command
     };
     check_format(root)?;
-    step("lint", cargo(&["clippy"]).args(ALL).args(["--all-targets", "--"]).args(LINTS))?;
-    // With examples, of which there are none, what it depends on has the features that it was linted with, and is there.
-    let documented = ["--no-deps", "--lib", "--bins", "--examples"];
-    let mut documentation = cargo(&["doc"]);
-    documentation.args(documented).args(ALL).env("RUSTDOCFLAGS", "-D warnings").envs(as_linted()?);
-    step("documentation", &mut documentation)?;
+    if !builds_lint() {
+        step("lint", cargo(&["clippy"]).args(ALL).args(["--all-targets", "--"]).args(LINTS))?;
+    }
     let programs = programs::build("tests' programs", cargo(&["test"]).args(ALL))?;
     let programs = programs.into_iter().flat_map(|program| {
         if SHARED.contains(&&*program.name) {
