@@ -16,16 +16,21 @@ const CARRIER: &str = "=0.5.0";
 /// An earlier build has stored its libraries in the folder `target/…/build/tracewright-runtime-…/out/native`.
 const BUILT: &str = "TRACEWRIGHT_NATIVE";
 
+/// The name of an environment variable for builds with Clippy's compiler whose programs also run.
+const LINKED: &str = "TRACEWRIGHT_LINT_AND_LINK";
+
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=native");
     println!("cargo:rerun-if-env-changed=DOCS_RS");
     println!("cargo:rerun-if-env-changed={BUILT}");
+    println!("cargo:rerun-if-env-changed={LINKED}");
     println!("cargo:rustc-check-cfg=cfg(has_cuda)");
     // Documentation is made where nothing can be compiled but Rust; neither it nor a lint links anything.
     let wrapper = env::var("RUSTC_WORKSPACE_WRAPPER").unwrap_or_default();
     let lints = Path::new(&wrapper).file_stem().is_some_and(|name| name == "clippy-driver");
-    if lints || env::var_os("DOCS_RS").is_some() {
+    let links = env::var_os(LINKED).is_some();
+    if (lints && !links) || env::var_os("DOCS_RS").is_some() {
         return;
     }
     if let Err(message) = build() {
