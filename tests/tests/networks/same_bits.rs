@@ -17,7 +17,7 @@ const SIZES: [StepSize; 6] = [(1, 1), (1, 17), (1, 3), (2, 1), (SEQUENCES, 5), (
 /// The sizes of steps that have at most the tokens of a tile.
 const SIZES_OF_TILE: [StepSize; 6] = [(1, 1), (1, 16), (1, 3), (2, 1), (SEQUENCES, 5), (SEQUENCES, 1)];
 /// The sizes that the short form leaves out: each has fewer tokens than another one, and its kernels take long to compile.
-const LONG_SIZES: [StepSize; 2] = [(1, 3), (SEQUENCES, 1)];
+const LONG_SIZES: [StepSize; 3] = [(1, 3), (2, 1), (SEQUENCES, 1)];
 /// The feature of a processor with tiles.
 const TILES: &str = "amx-tile";
 const SEQUENCES: usize = 3;
