@@ -185,12 +185,12 @@ impl Checkpoint {
                 arranged,
                 unlisted: false,
                 without_ones: true,
-                file: 0,
+                file: tensor.file,
                 scales: None,
             };
             (tensor.name.clone(), tensor)
         };
-        let files = vec![(file.path().to_owned(), file.map().clone())];
+        let files = file.files().to_vec();
         Self { files, tensors: file.tensors().iter().map(tensor).collect(), ..Self::empty(file.path()) }
     }
 

@@ -275,12 +275,33 @@ pub enum GgufProblem {
     KeyTwice { key: String },
     #[error("`general.alignment` is {found}, expected a power of two from 8 to 1048576")]
     Alignment { found: i128 },
-    /// The file contains only one part of a model that is split into several files.
+    #[error("`split.count` is {count}, expected at most {most}")]
+    SplitCount { count: i128, most: i128 },
+    /// The file contains a part of a model, and its name does not tell the names of the other parts.
     #[error(
-        "`split.count` is {count}, expected 1; join the parts of the model with `llama-gguf-split --merge` of \
-        llama.cpp"
+        "`split.count` is {count}, and the file is part {number} of the model, expected a name that ends with \
+        `-{number:05}-of-{count:05}.gguf`; rename the file as it was published"
     )]
-    Part { count: i128 },
+    SplitName {
+        /// From 1.
+        number: i128,
+        count: i128,
+    },
+    #[error(
+        "the file is missing, which is part {number} of {count} of the model; download all parts into one folder"
+    )]
+    SplitMissing { number: i128, count: i128 },
+    #[error(
+        "`{key}` is {found}, expected {expected} as in the model's first part; download all parts of the model again"
+    )]
+    SplitKey { key: &'static str, found: i128, expected: i128 },
+    #[error("`{key}` has another value than in the first part, so the file is a part of another model")]
+    SplitOther { key: String },
+    #[error(
+        "all parts of the model together have {found} tensors, expected {expected} (`split.tensors.count`); download \
+        all parts of the model again"
+    )]
+    SplitTensors { found: i128, expected: i128 },
     #[error("tensor `{name}` occurs twice")]
     TensorTwice { name: String },
     #[error("tensor `{name}` has {found} axes, expected at most {most}")]

@@ -19,6 +19,7 @@ use safetensors::Dtype;
 use crate::ArchiveError;
 use crate::counts::{GGUF_PARSES, count};
 use crate::error::GgufProblem;
+use crate::gguf_split;
 use crate::mapped::MappedFile;
 use crate::weight_files::refuse_stand_in;
 
@@ -30,7 +31,7 @@ const ALIGNMENT: u64 = 32;
 /// The largest number of axes of a tensor (`GGML_MAX_DIMS`).
 const RANK: u32 = 4;
 
-/// A memory-mapped GGUF file.
+/// A memory-mapped GGUF file, or all files of a model that is split.
 ///
 /// ```no_run
 /// use tracewright_irpa::{ArchiveError, Gguf};
@@ -41,8 +42,8 @@ const RANK: u32 = 4;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Gguf {
-    path: PathBuf,
-    map: Arc<MappedFile>,
+    /// The keys are in the first.
+    files: Vec<(PathBuf, Arc<MappedFile>)>,
     keys: BTreeMap<String, ValuePlace>,
     tensors: Vec<GgufTensor>,
 }
@@ -53,6 +54,8 @@ pub struct GgufTensor {
     pub numbers: StoredNumbers,
     /// The outermost axis first, as GGUF does not, without leading ones.
     pub shape: Vec<usize>,
+    /// The place of its file among those of the model, and that of its data in this file.
+    pub file: usize,
     pub range: Range<usize>,
 }
 
@@ -185,9 +188,13 @@ impl Gguf {
         (path.is_file() && (is_named || begins())) || (is_named && BrokenLink::at(path).is_some())
     }
 
-    /// Reads everything except the tensors' data. The error lists all invalid keys and tensors.
+    /// Reads everything except the tensors' data. If the file is a part of a model, the function also reads all other
+    /// parts, which lie beside it. The error lists all invalid keys and tensors.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
-        let path = path.as_ref();
+        gguf_split::whole(Self::open_part(path.as_ref())?, Self::open_part)
+    }
+
+    fn open_part(path: &Path) -> Result<Self, ArchiveError> {
         let map = MappedFile::open(path)?;
         refuse_stand_in(path, &map)?;
         let refuse = |problems| ArchiveError::Gguf { path: path.into(), problems };
@@ -195,7 +202,9 @@ impl Gguf {
         let read = reader.read();
         let Reader { mut problems, .. } = reader;
         match read {
-            Ok((keys, tensors)) if problems.is_empty() => Ok(Self { path: path.into(), map, keys, tensors }),
+            Ok((keys, tensors)) if problems.is_empty() => {
+                Ok(Self { files: vec![(path.into(), map)], keys, tensors })
+            }
             Ok(_) => Err(refuse(problems)),
             Err(problem) => {
                 problems.push(problem);
@@ -204,28 +213,42 @@ impl Gguf {
         }
     }
 
-    /// Reads only the metadata's keys; no tensors.
+    /// Reads only the metadata's keys, in the first part if the model is split; no tensors.
     pub fn open_keys(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
         let path = path.as_ref();
+        let first = gguf_split::first_part(path);
+        let path = first.as_deref().unwrap_or(path);
         let map = MappedFile::open(path)?;
         refuse_stand_in(path, &map)?;
         let mut reader = Reader::new(&map);
         match reader.head() {
-            Ok((_, keys)) => Ok(Self { path: path.into(), map, keys, tensors: Vec::new() }),
+            Ok((_, keys)) => Ok(Self { files: vec![(path.into(), map)], keys, tensors: Vec::new() }),
             Err(problem) => Err(ArchiveError::Gguf { path: path.into(), problems: vec![problem] }),
         }
     }
 
+    /// The path of the file with the keys.
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.files[0].0
+    }
+
+    /// Adds the tensors of another part.
+    pub(crate) fn add(&mut self, part: Self) {
+        let first = self.files.len();
+        self.files.extend(part.files);
+        self.tensors.extend(
+            part.tensors.into_iter().map(|tensor| GgufTensor { file: first + tensor.file, ..tensor }),
+        );
     }
 
     pub fn get(&self, key: &str) -> Option<GgufValue<'_>> {
         Some(match self.keys.get(key)? {
-            ValuePlace::One(kind, range) => kind.value(&self.map[range.clone()]),
-            ValuePlace::Array(kind, count, range) => {
-                GgufValue::Array(GgufArray { kind: *kind, count: *count, bytes: &self.map[range.clone()] })
-            }
+            ValuePlace::One(kind, range) => kind.value(&self.files[0].1[range.clone()]),
+            ValuePlace::Array(kind, count, range) => GgufValue::Array(GgufArray {
+                kind: *kind,
+                count: *count,
+                bytes: &self.files[0].1[range.clone()],
+            }),
         })
     }
 
@@ -250,11 +273,11 @@ impl Gguf {
     }
 
     pub fn data(&self, tensor: &GgufTensor) -> &[u8] {
-        &self.map[tensor.range.clone()]
+        &self.files[tensor.file].1[tensor.range.clone()]
     }
 
-    pub(crate) fn map(&self) -> &Arc<MappedFile> {
-        &self.map
+    pub(crate) fn files(&self) -> &[(PathBuf, Arc<MappedFile>)] {
+        &self.files
     }
 }
 
@@ -327,7 +350,6 @@ impl<'a> Reader<'a> {
     fn read(&mut self) -> Result<Table, GgufProblem> {
         let (tensors, keys) = self.head()?;
         let alignment = self.alignment(&keys);
-        self.whole(&keys);
         let mut infos = Vec::with_capacity(tensors.min(self.bytes.len() / 32));
         for _ in 0..tensors {
             infos.push(self.info()?);
@@ -448,13 +470,6 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Checks that the file contains a whole model. Some models are split into several files.
-    fn whole(&mut self, keys: &BTreeMap<String, ValuePlace>) {
-        if let Some(count) = self.integer(keys, "split.count").filter(|&count| count > 1) {
-            self.problems.push(GgufProblem::Part { count });
-        }
-    }
-
     fn info(&mut self) -> Result<Info, GgufProblem> {
         let name = self.name("the name of a tensor")?;
         let rank = self.u32("the rank of a tensor")?;
@@ -539,7 +554,7 @@ impl Info {
                 // llama.cpp does not distinguish tensors by extents of 1 on outer axes.
                 let ones = shape.iter().take(shape.len().saturating_sub(1)).take_while(|&&n| n == 1).count();
                 let shape = shape[ones..].iter().map(|&extent| extent as usize).collect();
-                Ok(GgufTensor { name, numbers, shape, range: first as usize..end as usize })
+                Ok(GgufTensor { name, numbers, shape, file: 0, range: first as usize..end as usize })
             }
             place => Err(GgufProblem::Beyond { name, end: place.map(|(_, end)| end), size }),
         }

@@ -36,6 +36,7 @@ mod finite;
 mod gguf;
 mod gguf_kind;
 mod gguf_part;
+mod gguf_split;
 mod hub;
 mod index;
 mod mapped;

@@ -13,7 +13,7 @@ use tracewright_models::Opened;
 use tracewright_models::gguf::{ImatrixError, config_json, read_imatrix};
 
 #[path = "../../../irpa/tests/support/gguf_parts.rs"]
-mod gguf_parts;
+pub mod gguf_parts;
 
 use gguf_parts::{F32, GgufParts, TEXT, text};
 

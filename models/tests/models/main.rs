@@ -8,6 +8,7 @@ mod embedding_gemma;
 mod families;
 mod gemma3;
 mod gguf;
+mod gguf_split;
 mod goldens;
 mod keys;
 mod llama;
