@@ -2,9 +2,8 @@
 //! Jinja in HF transformers.
 
 use files::limits;
-use minijinja::functions::Function;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{FunctionArgs, FunctionResult, Kwargs, Rest, ValueOrKwargs, from_args};
+use minijinja::value::{Kwargs, Rest, ValueOrKwargs, from_args};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value, filters};
 
 use crate::arguments::Takes;
@@ -88,119 +87,111 @@ pub fn environment(budget: Budget, steps: u64) -> Result<Environment<'static>, E
 }
 
 fn add_filters(environment: &mut Environment<'static>, budget: Budget) {
+    use Takes::{Any, Names, Places};
     environment.add_filter(rewrite::BOUNDED, move |value: Value| budget.bounded(value));
     environment.add_filter(rewrite::LOOPED, jinja::looped);
     operate::add_filters(environment, budget);
-    let join = move |state: &mut State, list: &Value, between: &Value, attribute: &Value| {
-        jinja::join(budget, state, list, between, attribute)
-    };
-    taking(environment, ("join", Takes::Places(&["d", "attribute"])), join);
-    let replace = move |state: &mut State, text: &Value, old: &Value, new: &Value, count: Option<i64>| {
-        jinja::replace(budget, state, text, old, new, count)
-    };
-    taking(environment, ("replace", Takes::Places(&["old", "new", "count"])), replace);
-    let sum = move |state: &mut State, list: &Value, attribute: &Value, start: &Value| {
-        number_filters::sum(budget, state, list, attribute, start)
-    };
-    taking(environment, ("sum", Takes::Places(&["attribute", "start"])), sum);
-    // These filters return generators.
-    let items = |made: Value| Generator::of(&made);
-    let batch = Takes::Places(&["linecount", "fill_with"]);
-    let slice = Takes::Places(&["slices", "fill_with"]);
-    checked(environment, ("slice", slice), filters::slice, budget::check_count, items);
-    checked(environment, ("batch", batch), filters::batch, budget::check_count, items);
-    checked(environment, ("reject", Takes::Any), filters::reject, |_| Ok(()), items);
-    checked(environment, ("rejectattr", Takes::Any), filters::rejectattr, |_| Ok(()), items);
-    checked(environment, ("select", Takes::Any), filters::select, |_| Ok(()), items);
-    checked(environment, ("selectattr", Takes::Any), filters::selectattr, |_| Ok(()), items);
-    let unique = Takes::Names(&["case_sensitive", "attribute"]);
-    checked(environment, ("unique", unique), filters::unique, |_| Ok(()), items);
     let attributes = Value::from_function(filters::map);
     environment.add_filter("map", move |state: &mut State, arguments: Rest<ValueOrKwargs>| {
         jinja::map(state, &attributes, &arguments.into_values())
     });
-    let default = Takes::Places(&["default_value", "boolean"]);
-    taking(environment, ("d", default), filters::default);
-    taking(environment, ("default", default), filters::default);
-    let dictsort = Takes::Names(&["case_sensitive", "by", "reverse"]);
-    taking(environment, ("dictsort", dictsort), filters::dictsort);
-    let groupby = Takes::Names(&["attribute", "default", "case_sensitive"]);
-    taking(environment, ("groupby", groupby), filters::groupby);
-    let extreme = Takes::Places(&["case_sensitive", "attribute"]);
-    let sort = Takes::Places(&["reverse", "case_sensitive", "attribute"]);
-    taking(environment, ("max", extreme), sorted::max);
-    taking(environment, ("min", extreme), sorted::min);
-    taking(environment, ("sort", sort), sorted::sort);
-    let tojson = Takes::Names(&["ensure_ascii", "indent", "separators", "sort_keys"]);
-    taking(environment, ("tojson", tojson), repr_json::tojson);
-    let truncate = Takes::Places(&["length", "killwords", "end", "leeway"]);
-    let shorten =
+    // These filters return generators.
+    for (name, takes, filter) in [
+        ("batch", Places(&["linecount", "fill_with"]), Value::from_function(filters::batch)),
+        ("reject", Any, Value::from_function(filters::reject)),
+        ("rejectattr", Any, Value::from_function(filters::rejectattr)),
+        ("select", Any, Value::from_function(filters::select)),
+        ("selectattr", Any, Value::from_function(filters::selectattr)),
+        ("slice", Places(&["slices", "fill_with"]), Value::from_function(filters::slice)),
+        ("unique", Names(&["case_sensitive", "attribute"]), Value::from_function(filters::unique)),
+    ] {
+        environment.add_filter(name, move |state: &mut State, arguments: Rest<ValueOrKwargs>| {
+            let arguments = takes.arrange(arguments.into_values())?;
+            budget::check_count(&arguments)?;
+            Generator::of(&filter.call(state, &arguments)?)
+        });
+    }
+    for (name, takes, filter) in limited_filters(budget).into_iter().chain(filters()) {
+        environment.add_filter(name, move |state: &mut State, arguments: Rest<ValueOrKwargs>| {
+            filter.call(state, &takes.arrange(arguments.into_values())?)
+        });
+    }
+}
+
+/// A filter with its name and arguments in Jinja.
+type Filter = (&'static str, Takes, Value);
+
+/// The filters that compare the sizes of their results with the limits.
+fn limited_filters(budget: Budget) -> Vec<Filter> {
+    use Takes::{Any, Places};
+    let format =
+        move |text: &Value, values: Rest<Value>, named: Kwargs| format::filter(budget, text, values, &named);
+    let join = move |state: &mut State, list: &Value, between: &Value, attribute: &Value| {
+        jinja::join(budget, state, list, between, attribute)
+    };
+    let replace = move |state: &mut State, text: &Value, old: &Value, new: &Value, count: Option<i64>| {
+        jinja::replace(budget, state, text, old, new, count)
+    };
+    let sum = move |state: &mut State, list: &Value, attribute: &Value, start: &Value| {
+        number_filters::sum(budget, state, list, attribute, start)
+    };
+    let truncate =
         move |text: &Value,
               length: Option<usize>,
               kill: Option<bool>,
               end: Option<&Value>,
               leeway: Option<usize>| { jinja::truncate(budget, text, length, kill, end, leeway) };
-    taking(environment, ("truncate", truncate), shorten);
-    taking(environment, ("attr", Takes::Places(&["name"])), jinja::attr);
-    taking(environment, ("center", Takes::Places(&["width"])), jinja::center);
-    taking(environment, ("trim", Takes::Places(&["chars"])), jinja::trim);
-    environment.add_filter("capitalize", jinja::capitalize);
-    environment.add_filter("count", jinja::length);
-    environment.add_filter("abs", number_filters::abs);
-    environment.add_filter("e", jinja::escape_filter);
-    environment.add_filter("escape", jinja::escape_filter);
-    environment.add_filter("first", jinja::first);
-    taking(environment, ("float", Takes::Places(&["default"])), number_filters::float);
-    environment.add_filter("forceescape", jinja::force_escape);
-    environment.add_filter("format", move |text: &Value, values: Rest<Value>, named: Kwargs| {
-        format::filter(budget, text, values, &named)
-    });
-    taking(environment, ("indent", Takes::Places(&["width", "first", "blank"])), jinja::indent);
-    taking(environment, ("int", Takes::Places(&["default", "base"])), number_filters::int);
-    environment.add_filter("items", jinja::items);
-    environment.add_filter("last", jinja::last);
-    environment.add_filter("length", jinja::length);
-    environment.add_filter("lower", jinja::lower);
-    environment.add_filter("reverse", jinja::reverse);
-    let round = Takes::Places(&["precision", "method"]);
-    taking(environment, ("round", round), number_filters::round);
-    environment.add_filter("safe", |value: &Value| {
-        repr_json::str(value).map(|text| Value::from_safe_string(text.into()))
-    });
-    environment.add_filter("string", move |value: &Value| jinja::string(budget, value));
-    environment.add_filter("striptags", markup::striptags);
-    environment.add_filter("title", jinja::title);
-    environment.add_filter("upper", jinja::upper);
-    environment.add_filter("wordcount", jinja::wordcount);
+    vec![
+        ("format", Any, Value::from_function(format)),
+        ("join", Places(&["d", "attribute"]), Value::from_function(join)),
+        ("replace", Places(&["old", "new", "count"]), Value::from_function(replace)),
+        ("string", Any, Value::from_function(move |value: &Value| jinja::string(budget, value))),
+        ("sum", Places(&["attribute", "start"]), Value::from_function(sum)),
+        ("truncate", Places(&["length", "killwords", "end", "leeway"]), Value::from_function(truncate)),
+    ]
 }
 
-/// Adds a filter that takes its arguments by Jinja's rules.
-fn taking<F, Rv, Args>(environment: &mut Environment<'static>, named: (&'static str, Takes), filter: F)
-where
-    F: Function<Rv, Args>,
-    Rv: FunctionResult,
-    Args: for<'a> FunctionArgs<'a>,
-{
-    checked(environment, named, filter, |_| Ok(()), Ok);
-}
-
-/// Adds a filter that rejects values beyond the limits. For values within the limits, the filter
-/// returns the results of Jinja's filter.
-fn checked<F, Rv, Args>(
-    environment: &mut Environment<'static>,
-    (name, takes): (&'static str, Takes),
-    filter: F,
-    check: impl Fn(&[Value]) -> Result<(), Error> + Send + Sync + 'static,
-    give: fn(Value) -> Result<Value, Error>,
-) where
-    F: Function<Rv, Args>,
-    Rv: FunctionResult,
-    Args: for<'a> FunctionArgs<'a>,
-{
-    let filter = Value::from_function(filter);
-    environment.add_filter(name, move |state: &mut State, arguments: Rest<ValueOrKwargs>| {
-        let arguments = takes.arrange(arguments.into_values())?;
-        check(&arguments)?;
-        give(filter.call(state, &arguments)?)
-    });
+fn filters() -> Vec<Filter> {
+    use Takes::{Any, Names, Places};
+    let safe = |value: &Value| repr_json::str(value).map(|text| Value::from_safe_string(text.into()));
+    let default = Places(&["default_value", "boolean"]);
+    let dictsort = Names(&["case_sensitive", "by", "reverse"]);
+    let extreme = Places(&["case_sensitive", "attribute"]);
+    let groupby = Names(&["attribute", "default", "case_sensitive"]);
+    let sort = Places(&["reverse", "case_sensitive", "attribute"]);
+    let tojson = Names(&["ensure_ascii", "indent", "separators", "sort_keys"]);
+    vec![
+        ("abs", Any, Value::from_function(number_filters::abs)),
+        ("attr", Places(&["name"]), Value::from_function(jinja::attr)),
+        ("capitalize", Any, Value::from_function(jinja::capitalize)),
+        ("center", Places(&["width"]), Value::from_function(jinja::center)),
+        ("count", Any, Value::from_function(jinja::length)),
+        ("d", default, Value::from_function(filters::default)),
+        ("default", default, Value::from_function(filters::default)),
+        ("dictsort", dictsort, Value::from_function(filters::dictsort)),
+        ("e", Any, Value::from_function(jinja::escape_filter)),
+        ("escape", Any, Value::from_function(jinja::escape_filter)),
+        ("first", Any, Value::from_function(jinja::first)),
+        ("float", Places(&["default"]), Value::from_function(number_filters::float)),
+        ("forceescape", Any, Value::from_function(jinja::force_escape)),
+        ("groupby", groupby, Value::from_function(filters::groupby)),
+        ("indent", Places(&["width", "first", "blank"]), Value::from_function(jinja::indent)),
+        ("int", Places(&["default", "base"]), Value::from_function(number_filters::int)),
+        ("items", Any, Value::from_function(jinja::items)),
+        ("last", Any, Value::from_function(jinja::last)),
+        ("length", Any, Value::from_function(jinja::length)),
+        ("lower", Any, Value::from_function(jinja::lower)),
+        ("max", extreme, Value::from_function(sorted::max)),
+        ("min", extreme, Value::from_function(sorted::min)),
+        ("reverse", Any, Value::from_function(jinja::reverse)),
+        ("round", Places(&["precision", "method"]), Value::from_function(number_filters::round)),
+        ("safe", Any, Value::from_function(safe)),
+        ("sort", sort, Value::from_function(sorted::sort)),
+        ("striptags", Any, Value::from_function(markup::striptags)),
+        ("title", Any, Value::from_function(jinja::title)),
+        ("tojson", tojson, Value::from_function(repr_json::tojson)),
+        ("trim", Places(&["chars"]), Value::from_function(jinja::trim)),
+        ("upper", Any, Value::from_function(jinja::upper)),
+        ("wordcount", Any, Value::from_function(jinja::wordcount)),
+    ]
 }

@@ -342,7 +342,6 @@ impl Matmul<'_> {
 
     fn write(&self, code: &Code, element: Element, tiling: Tiling) {
         let (bytes, panels) = (self.bytes(), self.outputs.div_ceil(PANEL));
-        let form = self.form();
         let stored = self.stack.map_or(1, |stack| stack.matrices);
         let weight = code.binding(1, Element::I8, bytes * stored);
         let listed = self.grouped().map_or(0, |stack| stack.matrices + 1);
@@ -361,14 +360,7 @@ impl Matmul<'_> {
             Some((_, held)) => held,
             None => code.scratch(Element::F32, count),
         });
-        let x = if self.quantizes_apart() {
-            let bytes = if self.makes_tiles_of_numbers() { tiled::row_bytes(form) } else { form.bytes() };
-            X::Quantized { rows: code.binding(0, Element::I8, self.stored() * bytes), scales }
-        } else {
-            let element = if self.widens_apart() { Element::F32 } else { self.x };
-            let x = code.binding(0, element, self.stored() * self.inputs);
-            self.prepared(code, (x, element), scales)
-        };
+        let x = self.prepared(code, scales);
         let first = 2 + usize::from(choices.is_some()) + usize::from(self.norm.is_some());
         let end = self.tail.end(code, first, (element, self.results(), self.columns()));
         let stride = bytes / panels;
@@ -429,13 +421,14 @@ impl Matmul<'_> {
     }
 
     /// Returns the activations in the kernel's layout, normalized and quantized unless prepared before.
-    fn prepared<'k>(
-        &self,
-        code: &'k Code,
-        (x, element): (Buffer<'k>, Element),
-        scales: Option<Buffer<'k>>,
-    ) -> X<'k> {
-        let start = code.index(0);
+    fn prepared<'k>(&self, code: &'k Code, scales: Option<Buffer<'k>>) -> X<'k> {
+        let form = self.form();
+        if self.quantizes_apart() {
+            let bytes = if self.makes_tiles_of_numbers() { tiled::row_bytes(form) } else { form.bytes() };
+            return X::Quantized { rows: code.binding(0, Element::I8, self.stored() * bytes), scales };
+        }
+        let element = if self.widens_apart() { Element::F32 } else { self.x };
+        let (x, start) = (code.binding(0, element, self.stored() * self.inputs), code.index(0));
         let x = match self.norm {
             Some(norm) => {
                 let normalised = code.scratch(self.x, self.inputs);
@@ -447,7 +440,6 @@ impl Matmul<'_> {
         if self.format.element().is_some() {
             return X::Dense(Dense { buffer: x, element, inputs: self.inputs, tiled: self.is_tiled() });
         }
-        let form = self.form();
         let rows = code.scratch(Element::I8, form.bytes());
         Row::new(rows, start, form).fill(code, x, start);
         X::Quantized { rows, scales }

@@ -12,15 +12,6 @@ use crate::repository;
 const LINES_OF_FILE: usize = 600;
 const LINES_OF_FUNCTION: usize = 80;
 
-/// Files and functions that are longer, with the reason.
-const EXCEPTIONS: &[(&str, &str, &str)] = &[
-    ("tests/tests/graphs/kernels.rs", "", "one list of kernels, which is divided with the next kernel"),
-    ("tests/tests/graphs/kernels.rs", "ways_to_attention", "a table of calls"),
-    ("lower/src/module.rs", "function", "a statement for each kind of node"),
-    ("lower/kernels/src/matmul/mod.rs", "write", "the loops of one kernel"),
-    ("run/template/src/engine.rs", "add_filters", "a table of filters"),
-];
-
 /// For each line, whether it begins inside of a string literal.
 fn in_texts(lines: &[&str]) -> Vec<bool> {
     let mut end: Option<String> = None;
@@ -118,14 +109,13 @@ fn files_and_functions_are_short() {
     let mut count = 0;
     for path in listed.lines() {
         let Ok(text) = fs::read_to_string(repository().join(path)) else { continue };
-        let is_allowed = |name: &str| EXCEPTIONS.iter().any(|&(file, of, _)| file == path && of == name);
         let lines = text.lines().count();
-        if lines > LINES_OF_FILE && !is_allowed("") {
+        if lines > LINES_OF_FILE {
             long.push(format!("{path}: {lines} lines, at most {LINES_OF_FILE}"));
         }
         for (name, lines) in functions(&text) {
             count += 1;
-            if lines > LINES_OF_FUNCTION && !is_allowed(name) {
+            if lines > LINES_OF_FUNCTION {
                 long.push(format!("{path}: `{name}` has {lines} lines, at most {LINES_OF_FUNCTION}"));
             }
         }
