@@ -15,6 +15,17 @@ const COLUMNS: usize = 512;
 /// The most rows for which registers hold the products of both parts of 16-bit activations.
 const FEW: usize = 2;
 
+/// A group of weight columns, the same in all panels.
+#[derive(Clone, Copy)]
+struct GroupPlace<'k> {
+    /// The byte of a panel at which the chunk of the group begins.
+    start: Value<'k>,
+    /// The index of the group in its weight row.
+    of_row: Value<'k>,
+    /// The index of the group in its chunk.
+    of_chunk: Value<'k>,
+}
+
 impl Matmul<'_> {
     /// Computes the outputs of some panels of the weight for a few activation rows.
     pub(super) fn scaled<'k>(
@@ -33,9 +44,7 @@ impl Matmul<'_> {
         let sums_of = |weights: &[Panel<'k>]| {
             let sums = self.in_runs(code, weights, rows, (chunks, block), |weights, rows, chunks, sums| {
                 let rows = rows_of(rows);
-                code.fold(chunks, 1, sums, |chunk, sums| {
-                    self.chunk(code, &rows, (weights, ready), chunk, sums)
-                })
+                code.fold(chunks, 1, sums, |chunk, sums| self.chunk(&rows, (weights, ready), chunk, sums))
             });
             match self.activations {
                 ActivationBits::Mixed => self.add_residuals(code, &rows_of(rows), weights, &sums),
@@ -60,13 +69,13 @@ impl Matmul<'_> {
     /// Multiplies a chunk of the weight, and adds the products to the sums.
     fn chunk<'k>(
         &self,
-        code: &'k Code,
         rows: &[Row<'k>],
         (weights, ready): (&[Panel<'k>], Option<Buffer<'k>>),
         chunk: Value<'k>,
         sums: &[Value<'k>],
     ) -> Vec<Value<'k>> {
-        let (groups, lines) = (self.format.columns() / GROUP, 2 * self.lines_of_group());
+        let (code, groups) = (chunk.code(), self.format.columns() / GROUP);
+        let lines = 2 * self.lines_of_group();
         let start = chunk * self.format.packed(PANEL, 1).bytes();
         let before = self.format.scales() / LINE;
         let scales = weights.iter().map(|&weights| self.scales().of_chunk(code, weights, start));
@@ -78,8 +87,9 @@ impl Matmul<'_> {
                     ask(code, weights, start + (before + pair * lines) * LINE, lines);
                 }
                 let of = |panel: usize, half: usize| scales[panel](2 * pair + half);
-                let places = [chunk * groups + 2 * pair, code.index(2 * pair)];
-                self.pair(code, rows, (weights, start), places, &of, &sums)
+                let of_row = chunk * groups + 2 * pair;
+                let place = GroupPlace { start, of_row, of_chunk: code.index(2 * pair) };
+                self.pair(rows, weights, place, &of, &sums)
             });
         };
         // The scales of all groups are unpacked first. The code for a group is then short, and registers stay free.
@@ -99,27 +109,27 @@ impl Matmul<'_> {
                 let at = place(panel, pair * 2 + half);
                 (ready.load(at, SUMS), Some(ready.load(at + PANEL, SUMS)))
             };
-            self.pair(code, rows, (weights, start), [chunk * groups + pair * 2, pair * 2], &of, sums)
+            let place = GroupPlace { start, of_row: chunk * groups + pair * 2, of_chunk: pair * 2 };
+            self.pair(rows, weights, place, &of, sums)
         })
     }
 
-    /// Multiplies two groups of the weight, and adds the products to the sums. The arguments are the index of
-    /// the first group in the weight row, the same group's index in the chunk, and the first byte of the
-    /// chunk in the panel. The closure `scales` returns the scale and the minimum of one group in a panel.
+    /// Multiplies two groups of the weight, and adds the products to the sums. `place` is the first group.
+    /// The closure `scales` returns the scale and the minimum of one group in a panel.
     fn pair<'k>(
         &self,
-        code: &'k Code,
         rows: &[Row<'k>],
-        (weights, start): (&[Panel<'k>], Value<'k>),
-        [of_row, of_chunk]: [Value<'k>; 2],
+        weights: &[Panel<'k>],
+        place: GroupPlace<'k>,
         scales: &dyn Fn(usize, usize) -> GroupScales<'k>,
         sums: &[Value<'k>],
     ) -> Vec<Value<'k>> {
         let add = |rows: &[Row<'k>], half: usize, sums: &[Value<'k>]| {
             let panels = sums.chunks(sums.len() / weights.len()).zip(weights.iter().enumerate());
             let panels = panels.map(|(sums, (panel, &weights))| {
-                let places = [of_row + half, of_chunk + half];
-                self.group(code, rows, (weights, start), places, scales(panel, half), sums)
+                let (of_row, of_chunk) = (place.of_row + half, place.of_chunk + half);
+                let place = GroupPlace { of_row, of_chunk, ..place };
+                self.group(rows, weights, place, scales(panel, half), sums)
             });
             panels.flatten().collect::<Vec<_>>()
         };
@@ -154,10 +164,10 @@ impl Matmul<'_> {
             let new = code.fold(code.index(0)..row.listed(), 1, &own, |position, sums| {
                 let group = row.listed_group(position);
                 let start = group.divide(of_chunk) * self.format.packed(PANEL, 1).bytes();
-                let of_chunk = group.remainder(of_chunk);
+                let place = GroupPlace { start, of_row: group, of_chunk: group.remainder(of_chunk) };
                 let panels = sums.chunks(1).zip(weights).map(|(sums, &weights)| {
-                    let scales = self.scales().at(weights, start, of_chunk);
-                    self.group(code, &residuals, (weights, start), [group, of_chunk], scales, sums)
+                    let scales = self.scales().at(weights, start, place.of_chunk);
+                    self.group(&residuals, weights, place, scales, sums)
                 });
                 panels.flatten().collect()
             });
@@ -167,66 +177,43 @@ impl Matmul<'_> {
     }
 
     /// Multiplies one group of a panel by some rows, and adds to the sums. With twice as many rows as sums,
-    /// the second half are residuals. All else is as in [`pair`](Self::pair).
+    /// the second half are residuals. If the halves of the group have a scale each, each half is one part.
     fn group<'k>(
         &self,
-        code: &'k Code,
         rows: &[Row<'k>],
-        (weights, start): (Panel<'k>, Value<'k>),
-        [of_row, of_chunk]: [Value<'k>; 2],
-        (scales, minima): GroupScales<'k>,
+        weights: Panel<'k>,
+        GroupPlace { start, of_row, of_chunk }: GroupPlace<'k>,
+        (scales, second): GroupScales<'k>,
         sums: &[Value<'k>],
     ) -> Vec<Value<'k>> {
-        if let (true, Some(second)) = (self.groups().group < GROUP, minima) {
-            return self.halves_of_group(rows, (weights, start), [of_row, of_chunk], [scales, second], sums);
-        }
-        let columns = self.columns_of(code, weights, start, of_chunk).enumerate();
-        let columns = columns.map(|(i, bytes)| {
-            (bytes, rows.iter().map(|row| row.four(of_row * GROUP + 4 * i)).collect::<Vec<_>>())
-        });
-        let begin = |row: &Row<'k>| match minima {
-            None => row.sum(of_row).broadcast(PANEL),
-            Some(_) => code.constant(Type::lanes(PANEL, Element::I32), 0.0),
+        let (code, groups) = (start.code(), self.groups());
+        let (parts, minima) = match second {
+            Some(second) if groups.group < GROUP => (vec![scales, second], None),
+            minima => (vec![scales], minima),
         };
-        let integers = self.isa.add_bytes(rows.iter().map(begin).collect(), columns, small(self.groups()));
-        let mut sums = sums.to_vec();
-        for (i, (row, integers)) in rows.iter().zip(integers).enumerate() {
-            let place = i % sums.len();
-            let scale = scales * row.scale(of_row).broadcast(PANEL);
-            let sum = integers.convert(Element::F32).multiply_add(scale, sums[place]);
-            sums[place] = match minima {
-                Some(minima) => minima.multiply_add(row.sum(of_row).broadcast(PANEL), sum),
-                None => sum,
-            };
-        }
-        sums
-    }
-
-    /// Multiplies both halves of a group, which have a scale each.
-    fn halves_of_group<'k>(
-        &self,
-        rows: &[Row<'k>],
-        (weights, start): (Panel<'k>, Value<'k>),
-        [of_row, of_chunk]: [Value<'k>; 2],
-        scales: [Value<'k>; 2],
-        sums: &[Value<'k>],
-    ) -> Vec<Value<'k>> {
-        let mut all = self.columns_of(start.code(), weights, start, of_chunk);
-        let [first, second] = [0, 1].map(|half| {
-            let columns = all.by_ref().take(4).enumerate().map(|(i, bytes)| {
-                let column = of_row * GROUP + (16 * half + 4 * i);
-                (bytes, rows.iter().map(|row| row.four(column)).collect::<Vec<_>>())
+        let mut columns = self.columns_of(code, weights, start, of_chunk).enumerate();
+        let multiplied = |part: usize| {
+            let columns = columns.by_ref().take(GROUP / 4 / parts.len()).map(|(i, bytes)| {
+                (bytes, rows.iter().map(|row| row.four(of_row * GROUP + 4 * i)).collect::<Vec<_>>())
             });
-            let begin = rows.iter().map(|row| row.half_sum(of_row, half).broadcast(PANEL)).collect();
-            self.isa.add_bytes(begin, columns, small(self.groups()))
-        });
+            let begin = |row: &Row<'k>| match minima {
+                Some(_) => code.constant(Type::lanes(PANEL, Element::I32), 0.0),
+                None if parts.len() == 1 => row.sum(of_row).broadcast(PANEL),
+                None => row.half_sum(of_row, part).broadcast(PANEL),
+            };
+            self.isa.add_bytes(rows.iter().map(begin).collect(), columns, small(groups))
+        };
+        let integers: Vec<Vec<Value<'k>>> = (0..parts.len()).map(multiplied).collect();
         let mut sums = sums.to_vec();
         // Residuals are added after both halves, as where they are multiplied in a second pass.
-        for (i, (row, halves)) in rows.iter().zip(first.into_iter().zip(second)).enumerate() {
-            let place = i % sums.len();
-            for (scales, integers) in scales.into_iter().zip([halves.0, halves.1]) {
+        for (i, row) in rows.iter().enumerate() {
+            let at = i % sums.len();
+            for (&scales, integers) in parts.iter().zip(&integers) {
                 let scale = scales * row.scale(of_row).broadcast(PANEL);
-                sums[place] = integers.convert(Element::F32).multiply_add(scale, sums[place]);
+                sums[at] = integers[i].convert(Element::F32).multiply_add(scale, sums[at]);
+            }
+            if let Some(minima) = minima {
+                sums[at] = minima.multiply_add(row.sum(of_row).broadcast(PANEL), sums[at]);
             }
         }
         sums
