@@ -150,7 +150,7 @@ mod run {
     fn read(arguments: &Arguments, invocation: &Invocation) -> Result<Opening, Error> {
         let &Invocation { read, ref interrupt, .. } = invocation;
         let Arguments { model, network, batch, threads, .. } = arguments;
-        let mut options = load::network_options(network, &arguments.tuning)?;
+        let mut options = load::network_options(network, &arguments.device, &arguments.tuning)?;
         let unused =
             [("--threads", *threads != 0), ("--tuning", arguments.tuning.source.is_some())].into_iter();
         let unused = unused.chain(plugins::of_network(network));

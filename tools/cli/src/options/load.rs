@@ -45,7 +45,10 @@ pub fn read_any(
     let ModelArguments { network, context, chunk, text } = &arguments.build.model_arguments;
     let plugin = plugins::selected(arguments)?;
     let through_xla = plugin.is_some();
+    let options = network_options(network, &arguments.device, &arguments.build.tuning)?;
     let options = OpenOptions {
+        // The numbers of an export are fixed, so opening one compares them.
+        numeric: options.numeric.clone().or(text),
         plugin,
         xla_flags: plugins::flags(),
         mesh: arguments.mesh.mesh.clone(),
@@ -60,11 +63,8 @@ pub fn read_any(
         template_program: program,
         constraint_program: Some(constraint_program(invocation)?),
         watch: Some(watch(interrupt)),
-        ..network_options(network, &arguments.build.tuning)?
+        ..options
     };
-    // The numbers of an export are fixed, so opening one compares them.
-    let numeric = options.numeric.clone().or(text).or(&arguments.device.numerics);
-    let options = OpenOptions { numeric, ..options };
     let path = model.to_owned();
     let mut opening = interrupt.or(move || Opening::read(path, options))??;
     if !opening.is_export() && !through_xla {
@@ -159,10 +159,14 @@ pub fn report_build(build: Option<&BuildInfo>) {
     }
 }
 
-/// Converts all options that determine how a network is built, except the options of the device.
-pub fn network_options(network: &NetworkArguments, tuning: &TuningArguments) -> Result<OpenOptions, Error> {
+/// Converts all options that determine how a network is built, except the device and its target.
+pub fn network_options(
+    network: &NetworkArguments,
+    device: &DeviceArguments,
+    tuning: &TuningArguments,
+) -> Result<OpenOptions, Error> {
     Ok(OpenOptions {
-        numeric: network.numeric().map_err(PlanError::from)?,
+        numeric: network.numeric().map_err(PlanError::from)?.or(&device.numerics),
         tuning: tuning.source.as_ref().map(TuningOption::resolved).transpose()?,
         allow_config_keys: network.allow_config_key.clone(),
         ..OpenOptions::default()
@@ -171,7 +175,6 @@ pub fn network_options(network: &NetworkArguments, tuning: &TuningArguments) -> 
 
 /// Selects the device for a model that this command compiles.
 pub fn choose(options: &mut OpenOptions, device: &DeviceArguments) -> Result<(), Error> {
-    options.numeric = options.numeric.clone().or(&device.numerics);
     let (name, target) = device.choose_target()?;
     if target.numerics != Numerics::Fast && options.numeric.kernels == Some(false) {
         let what = format!(
