@@ -101,7 +101,7 @@ pub fn round(
     inputs: usize,
     importance: &Importance,
 ) -> Option<Vec<u8>> {
-    let Some(groups) = format.groups() else { unreachable!("only formats with blocks round") };
+    let groups = format.facts();
     let row = inputs.div_ceil(groups.block.numbers()) * groups.block.bytes();
     let mut bytes = vec![0; matrix.len() / inputs.max(1) * row];
     let rows = matrix.par_chunks_mut(TOGETHER * inputs).zip(bytes.par_chunks_mut(TOGETHER * row));

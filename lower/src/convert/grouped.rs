@@ -79,7 +79,7 @@ pub(crate) fn linear(
     let x = filled_up(b, x, groups * GROUP)?;
     let x = b.op(Reshape { shape: vec![rows, groups, GROUP] }, &[x])?;
     let planes = in_integers(b, x, op.activations)?;
-    let own = groups_of(op.format);
+    let own = op.format.facts();
     let scales = Scales::of(b, own, &operands[2..])?;
 
     let sums = if rows <= ROWS_OF_INTEGERS {
@@ -116,7 +116,7 @@ pub(crate) fn linear_in_xla(
     let [outputs, groups, _] = b.ty(parts[0]).shape[..] else { unreachable!("inferred") };
     shape.push(outputs);
 
-    let weight = dequantized(b, groups_of(format), parts)?;
+    let weight = dequantized(b, format.facts(), parts)?;
     let x = b.op(Reshape { shape: vec![rows, inputs] }, &[x])?;
     let x = filled_up(b, x, groups * GROUP)?;
     let sums = if rows <= fused_rows {
@@ -149,11 +149,6 @@ fn sums_of_rows(b: &mut Builder<'_>, x: NodeId, weight: NodeId) -> Result<NodeId
     };
     let sums = (0..rows).map(&mut row).collect::<Result<Vec<_>, _>>()?;
     if let [sums] = sums[..] { Ok(sums) } else { b.op(Concatenate { axis: 0 }, &sums) }
-}
-
-fn groups_of(format: WeightFormat) -> &'static Groups {
-    let Some(groups) = format.groups() else { unreachable!("inferred") };
-    groups
 }
 
 /// Returns the numbers of a weight as f32 `[…, groups, 32]`, or `[…, groups, 2, 16]` for 4-bit
@@ -215,7 +210,7 @@ pub(crate) fn rows_in_xla(
     operands: &[NodeId],
 ) -> Result<NodeId, InferError> {
     let parts = gathered(b, operands)?;
-    let numbers = dequantized(b, groups_of(op.format), &parts)?;
+    let numbers = dequantized(b, op.format.facts(), &parts)?;
     let mut shape = b.ty(parts[0]).shape.clone();
     let groups = shape[shape.len() - 2];
     shape.truncate(shape.len() - 2);
@@ -227,7 +222,7 @@ pub(crate) fn rows_in_xla(
 /// Multiplies the integers of the selected weight rows by their scales.
 pub(crate) fn rows(b: &mut Builder<'_>, op: &GroupedRows, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let parts = gathered(b, operands)?;
-    let own = groups_of(op.format);
+    let own = op.format.facts();
     let scales = Scales::of(b, own, &parts[1..])?;
     let parts = unpacked(b, own, parts[0])?;
     let numbers = numbers(b, parts, scales, own.group)?;

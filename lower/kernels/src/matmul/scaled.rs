@@ -221,8 +221,7 @@ impl Matmul<'_> {
 
     /// The facts of the weight's format, which has groups.
     pub(super) fn groups(&self) -> &'static Groups {
-        let Some(groups) = self.format.groups() else { unreachable!("a format with groups") };
-        groups
+        self.format.facts()
     }
 
     /// The number to add to the bytes of [`columns_of`](Self::columns_of) to get the weight's integers.

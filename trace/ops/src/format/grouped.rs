@@ -50,7 +50,7 @@ impl WeightFormat {
         bytes: &mut [u8],
         known: impl Fn(usize) -> Option<Quantized>,
     ) -> bool {
-        let Some(groups) = self.groups() else { unreachable!("only formats with groups have parts") };
+        let groups = self.facts();
         let mut finite = true;
         let together = groups.block.numbers();
         let each = bytes.len() / row.len().div_ceil(together).max(1);

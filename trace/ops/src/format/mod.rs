@@ -178,6 +178,14 @@ impl WeightFormat {
         self.scales() + self.columns() * PANEL * bits / 8
     }
 
+    /// The [`groups`](Self::groups) of a format that is known to have groups.
+    ///
+    /// # Panics
+    /// Panics if the format has no groups.
+    pub fn facts(self) -> &'static Groups {
+        self.groups().unwrap_or_else(|| unreachable!("{} has no groups", self.word()))
+    }
+
     /// Quantizes the values of a group or a block to integers and scales.
     ///
     /// With eight bits, the number with the largest magnitude becomes an integer near ±127, and
@@ -193,7 +201,7 @@ impl WeightFormat {
     /// Quantizes like [`quantize`](Self::quantize), but minimizes the weighted sum of the squared errors. The
     /// list of `weights` is empty, or contains a positive weight for the squared error of each value.
     pub fn quantize_weighted(self, numbers: &[f32], weights: &[f32]) -> Quantized {
-        let Some(groups) = self.groups() else { unreachable!("only formats with groups round") };
+        let groups = self.facts();
         Quantized { block: groups.block, bytes: (groups.quantize)(numbers, weights) }
     }
 }

@@ -44,7 +44,7 @@ impl WeightFormat {
         packed: &mut [u8],
         known: impl Fn(usize, usize) -> Option<Quantized>,
     ) -> bool {
-        let Some(groups) = self.groups() else { unreachable!("only formats with groups have scales") };
+        let groups = self.facts();
         let mut finite = true;
         let together = groups.block.numbers();
         for (index, chunk) in packed.chunks_exact_mut(self.chunk()).enumerate() {
