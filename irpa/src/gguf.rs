@@ -185,7 +185,9 @@ impl Gguf {
             read.is_ok() && magic == *MAGIC
         };
         let is_named = path.extension().is_some_and(|end| end == "gguf");
-        (path.is_file() && (is_named || begins())) || (is_named && BrokenLink::at(path).is_some())
+        // A configuration is opened only to be read.
+        let is_json = path.extension().is_some_and(|end| end == "json");
+        (path.is_file() && (is_named || !is_json && begins())) || (is_named && BrokenLink::at(path).is_some())
     }
 
     /// Reads everything except the tensors' data. If the file is a part of a model, the function also reads all other

@@ -1,7 +1,8 @@
 //! [`ModelFiles`] shares the parsed files of a model between all their readers.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::{ArchiveError, Checkpoint, Gguf, GgufPart, UnsupportedFormat};
 
@@ -16,6 +17,7 @@ struct Parsed {
     is_gguf: bool,
     gguf: OnceLock<Gguf>,
     checkpoint: OnceLock<Checkpoint>,
+    texts: Mutex<BTreeMap<String, Arc<str>>>,
 }
 
 impl ModelFiles {
@@ -23,7 +25,8 @@ impl ModelFiles {
     pub fn at(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         let is_gguf = Gguf::is_at(&path);
-        Self(Arc::new(Parsed { path, is_gguf, gguf: OnceLock::new(), checkpoint: OnceLock::new() }))
+        let (gguf, checkpoint, texts) = (OnceLock::new(), OnceLock::new(), Mutex::default());
+        Self(Arc::new(Parsed { path, is_gguf, gguf, checkpoint, texts }))
     }
 
     pub fn path(&self) -> &Path {
@@ -47,6 +50,20 @@ impl ModelFiles {
                 parsed.gguf.get_or_init(|| file)
             }
         }))
+    }
+
+    /// A small file, or what a GGUF file has in its place. `read` runs until it finds the file.
+    pub fn text<E>(
+        &self,
+        name: &str,
+        read: impl FnOnce() -> Result<Option<String>, E>,
+    ) -> Result<Option<Arc<str>>, E> {
+        let known = || self.0.texts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(text) = known().get(name) {
+            return Ok(Some(text.clone()));
+        }
+        let Some(text) = read()? else { return Ok(None) };
+        Ok(Some(known().entry(name.to_owned()).or_insert_with(|| text.into()).clone()))
     }
 
     /// Under the names in the files.

@@ -9,8 +9,9 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use errors::{FileError, Listed};
+use errors::{FileError, Listed, WithPath as _};
 use files::limits;
+use irpa::ModelFiles;
 use ops::ElementType;
 use serde_json::{Map, Value};
 
@@ -179,6 +180,18 @@ pub enum KeyProblem {
     },
 }
 
+/// Reads a file of a folder once for all its readers.
+pub(crate) fn text_within(files: &ModelFiles, name: &str, path: &Path) -> Result<Arc<str>, FileError> {
+    let text = files.text(name, || files::json_text(path, limits::CONFIG).map(Some))?.unwrap_or_default();
+    files::check_json(&text).with_path("read", path)?;
+    Ok(text)
+}
+
+pub(crate) fn parse(path: &Path, text: &str) -> Result<Value, ConfigError> {
+    let syntax = |e: serde_json::Error| ConfigError::Syntax { path: path.to_owned(), reason: e.to_string() };
+    files::parse_json(text).map_err(syntax)
+}
+
 fn nearest_text(nearest: &Option<String>) -> String {
     nearest.as_ref().map_or_else(String::new, |key| format!(", the nearest is `{key}`"))
 }
@@ -186,6 +199,8 @@ fn nearest_text(nearest: &Option<String>) -> String {
 /// A JSON object whose keys are read one by one. At the end, an unread key is an error.
 pub struct Keys {
     path: PathBuf,
+    /// The folder that the file was read from.
+    folder: Option<ModelFiles>,
     /// The path of a nested object, followed by a dot, for example `rope_scaling.`.
     prefix: String,
     map: Map<String, Value>,
@@ -194,20 +209,38 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Reads the file at `path`, or the file `config.json` in this directory.
-    pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let path = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
-        let text = files::read_json(&path)?;
-        Self::parse(&path, &text)
+    /// Reads the file, or the file `config.json` in this directory.
+    pub fn read(files: impl Into<ModelFiles>) -> Result<Self, ConfigError> {
+        let files = files.into();
+        let path = files.path();
+        if path.is_dir() {
+            Self::within(&files, "config.json")
+        } else {
+            Self::parse(path, &files::read_json(path)?)
+        }
     }
 
     /// Reads the content of a `config.json`. Errors name `path`.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
-        let syntax = |reason: String| ConfigError::Syntax { path: path.to_owned(), reason };
-        match files::parse_json(text).map_err(|e| syntax(e.to_string()))? {
+        match parse(path, text)? {
             Value::Object(map) => Ok(Self::of(path, map)),
-            other => Err(syntax(format!("found {}", kind(&other)))),
+            other => {
+                let reason = format!("found {}", kind(&other));
+                Err(ConfigError::Syntax { path: path.to_owned(), reason })
+            }
         }
+    }
+
+    /// Reads a file in a folder.
+    pub(crate) fn within(files: &ModelFiles, name: &str) -> Result<Self, ConfigError> {
+        let path = files.path().join(name);
+        Ok(Self { folder: Some(files.clone()), ..Self::parse(&path, &text_within(files, name, &path)?)? })
+    }
+
+    /// For the other files in the folder of this file.
+    pub(crate) fn folder(&self) -> ModelFiles {
+        let parent = || self.path.parent().unwrap_or(Path::new("")).into();
+        self.folder.clone().unwrap_or_else(parent)
     }
 
     /// Creates a reader for the keys of a JSON object. Error messages name the file `path`.
@@ -217,7 +250,7 @@ impl Keys {
 
     fn new(path: &Path, prefix: &str, map: Map<String, Value>) -> Self {
         let (known, problems) = (RefCell::default(), RefCell::default());
-        Self { path: path.into(), prefix: prefix.into(), map, known, problems }
+        Self { path: path.into(), folder: None, prefix: prefix.into(), map, known, problems }
     }
 
     /// Removes a key that was read; other code treats it as missing.

@@ -3,8 +3,6 @@
 //! attention. The modules after the transformer compute the embedding of a text: the mean over the tokens,
 //! two linear layers and a normalization (`modules.json` of sentence-transformers).
 
-use std::path::Path;
-
 use dsl::nn::{Attend, Kv, Mask, Position, Slots};
 use dsl::{
     Axis, Bool, EntryInput, EntryPoint, F32, Float, I32, LogitsMode, Tensor, TraceError, TraceErrorKind,
@@ -139,7 +137,7 @@ const MODULES: [(&str, &str); 5] = [
 ];
 
 pub(crate) fn read(keys: Keys, allowed: &[String]) -> Result<EmbeddingGemmaConfig, ConfigError> {
-    let folder = keys.path().parent().unwrap_or(Path::new("")).to_owned();
+    let folder = keys.folder();
     let keys = keys.without("use_bidirectional_attention");
     let mut tower = gemma3::read(&keys);
     read_base(&keys);
@@ -148,9 +146,9 @@ pub(crate) fn read(keys: Keys, allowed: &[String]) -> Result<EmbeddingGemmaConfi
     let windows = tower.windows.iter().map(|window| window.map(|window| window / 2 + 1));
     tower.windows = windows.collect();
     tower.tie_word_embeddings = false;
-    sentence::check_modules(&folder.join("modules.json"), &MODULES)?;
-    sentence::check_pooling(Keys::read(&folder.join("1_Pooling"))?, tower.hidden_size)?;
-    let [inner, outer] = FOLDERS.map(|name| Keys::read(&folder.join(name)));
+    sentence::check_modules(&folder, &MODULES)?;
+    sentence::check_pooling(Keys::within(&folder, "1_Pooling/config.json")?, tower.hidden_size)?;
+    let [inner, outer] = FOLDERS.map(|name| Keys::within(&folder, &format!("{name}/config.json")));
     let (inner_features, inner_bias, inner_activation) = sentence::dense(inner?, tower.hidden_size)?;
     let (features, outer_bias, outer_activation) = sentence::dense(outer?, inner_features)?;
     let sentence = SentenceConfig::read(&folder, tower.max_position_embeddings, allowed)?;

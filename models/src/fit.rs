@@ -81,6 +81,7 @@ pub fn open(
             let warnings = fit(&network, &named)?;
             network.renamed = Some(named);
             let checkpoint = network.weights(&files)?;
+            network.renamed = Some(checkpoint.clone());
             Ok(Fitted { network, checkpoint, warnings })
         }
     }

@@ -117,9 +117,9 @@ pub fn architectures() -> Vec<&'static str> {
 }
 
 impl ModelConfig {
-    /// For the file or directory `path`. Keys in `allowed` may be unknown.
-    pub fn read(path: &Path, allowed: &[String]) -> Result<Self, ConfigError> {
-        Self::of(Keys::read(path)?, allowed)
+    /// For a file or a directory. Keys in `allowed` may be unknown.
+    pub fn read(files: impl Into<ModelFiles>, allowed: &[String]) -> Result<Self, ConfigError> {
+        Self::of(Keys::read(files)?, allowed)
     }
 
     pub(crate) fn of(keys: Keys, allowed: &[String]) -> Result<Self, ConfigError> {
@@ -224,12 +224,12 @@ pub fn read(files: impl Into<ModelFiles>, allowed: &[String]) -> Result<Opened, 
     if files.is_gguf() {
         return Opened::of_gguf(&files, allowed);
     }
-    Ok(Opened::of_folder(ModelConfig::read(files.path(), allowed)?, &files))
+    Ok(Opened::of_folder(ModelConfig::read(&files, allowed)?, &files))
 }
 
 /// The questions that only the network can answer; [`Opened`] has the rest. No method has a default, because
 /// a network that wraps another one could forget to forward it.
-pub trait Architecture: Send {
+pub trait Architecture: Send + Sync {
     /// With weights and activations of type `element` (f32, f16 or bf16).
     fn trace(&self, element: ElementType, entry_points: &[EntryPoint]) -> Result<Traced, TraceError>;
 

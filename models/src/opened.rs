@@ -1,6 +1,7 @@
 //! [`Opened`] is a network together with the facts that its files add.
 
 use std::ops::Deref;
+use std::sync::Arc;
 
 use dsl::{EntryPoint, LogitsMode};
 use irpa::{ArchiveError, Checkpoint, ModelFiles};
@@ -15,9 +16,10 @@ use crate::shape_check::DeclaredSize;
 use crate::{Architecture, ModelConfig, UntiedHead, head};
 
 /// With all facts about its checkpoint as data, so that a network that wraps another one cannot forget any.
+#[derive(Clone)]
 pub struct Opened {
     /// The network itself. `Opened` dereferences to it.
-    pub network: Box<dyn Architecture>,
+    pub network: Arc<dyn Architecture>,
     /// The names of the network's weights in the checkpoint.
     pub naming: Naming,
     /// Tensors that a checkpoint may contain in addition to the network's parameters.
@@ -76,7 +78,7 @@ impl From<ModelConfig> for Opened {
             kind: config.kind(),
             untied_head: None,
             renamed: None,
-            network: Box::new(config),
+            network: Arc::new(config),
         }
     }
 }
@@ -86,7 +88,7 @@ impl Opened {
     /// quantized.
     pub fn text(network: impl Architecture + 'static) -> Self {
         Self {
-            network: Box::new(network),
+            network: Arc::new(network),
             naming: Naming(Names::Own),
             ignorable: Vec::new(),
             stored: Quantization::Computed,

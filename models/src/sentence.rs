@@ -3,11 +3,11 @@
 //! truncates a text that is too long.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use dsl::{Float, Tensor};
+use irpa::ModelFiles;
 
-use crate::config::{ConfigError, Keys};
+use crate::config::{ConfigError, Keys, parse, text_within};
 
 /// Beside `config.json` and tokenizer: modules, their configurations, and settings for texts.
 pub(crate) const FILES: [&str; 6] = [
@@ -43,10 +43,15 @@ pub struct UnknownPrompt {
 impl SentenceConfig {
     /// Any of the files may be missing. Without a limit on the length, it is `positions`. Keys in `allowed`
     /// may be unknown. The error lists all unknown and invalid keys.
-    pub fn read(folder: &Path, positions: usize, allowed: &[String]) -> Result<Self, ConfigError> {
+    pub fn read(
+        folder: impl Into<ModelFiles>,
+        positions: usize,
+        allowed: &[String],
+    ) -> Result<Self, ConfigError> {
+        let folder = folder.into();
         let keys = |name: &str| {
-            let path = folder.join(name);
-            files::is_there(&path).then(|| Keys::read(&path)).transpose()
+            let is_there = files::is_there(&folder.path().join(name));
+            is_there.then(|| Keys::within(&folder, name)).transpose()
         };
         let (mut prompts, mut default_prompt) = (BTreeMap::new(), None);
         if let Some(keys) = keys("config_sentence_transformers.json")? {
@@ -126,11 +131,11 @@ impl DenseActivation {
     }
 }
 
-/// The file at `path` must list these: last component of the type, and folder.
-pub(crate) fn check_modules(path: &Path, expected: &[(&str, &str)]) -> Result<(), ConfigError> {
-    let text = files::read_json(path)?;
-    let modules: serde_json::Value = files::parse_json(&text)
-        .map_err(|error| ConfigError::Syntax { path: path.to_owned(), reason: error.to_string() })?;
+/// `modules.json` must list these: last component of the type, and folder.
+pub(crate) fn check_modules(folder: &ModelFiles, expected: &[(&str, &str)]) -> Result<(), ConfigError> {
+    const NAME: &str = "modules.json";
+    let path = folder.path().join(NAME);
+    let modules = parse(&path, &text_within(folder, NAME, &path)?)?;
     let found: Vec<(&str, &str)> =
         modules.as_array().map_or(&[][..], Vec::as_slice).iter().map(module).collect();
     if found == expected {
@@ -139,7 +144,7 @@ pub(crate) fn check_modules(path: &Path, expected: &[(&str, &str)]) -> Result<()
         let show = |(kind, folder): &(&str, &str)| format!("{kind} at `{folder}`");
         let [found, expected] = [&found[..], expected].map(|list| list.iter().map(show).collect::<Vec<_>>());
         let (found, expected) = (found.join(", "), expected.join(", "));
-        Err(ConfigError::Modules { path: path.to_owned(), found, expected })
+        Err(ConfigError::Modules { path, found, expected })
     }
 }
 

@@ -1,8 +1,9 @@
 //! Runs a model on the engine thread, which owns the runtime and the network. Requests arrive on a channel.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
@@ -12,7 +13,7 @@ use generate::{
     Batch, Budgeted, DraftModel, Drafter, Executor, Finish, GenerateError, Generated, Lookup, MtpDrafter,
     Network, Prompt, Reply, SavedSequence, Session, TokenLogprobs, TokenOptions, Tokenizer, check_tokens,
 };
-use irpa::{Archive, Checkpoint, ModelFiles};
+use irpa::{Archive, ModelFiles};
 use models::fit::OpenWarning;
 use models::{ModelKind, Opened};
 use program::LoadedNetwork;
@@ -23,7 +24,6 @@ use super::{ModelError, OpenOptions, Speculation};
 use crate::embed::{Embedder, check_texts, length_for};
 use crate::xla::StartedPlugins;
 
-/// A job that a handle of a [`Model`](super::Model) sends to the engine thread.
 pub(super) enum Job {
     Generate(Box<GenerateJob>),
     Score(Vec<u32>, Sender<Result<Vec<Vec<f32>>, ModelError>>),
@@ -103,7 +103,6 @@ pub struct ModelInfo {
     pub warnings: Vec<OpenWarning>,
 }
 
-/// The inputs for building a network.
 pub(super) struct Unbuilt {
     pub files: ModelFiles,
     pub source: Source,
@@ -112,7 +111,6 @@ pub(super) struct Unbuilt {
     pub draft: Option<DraftSource>,
 }
 
-/// The inputs for building a draft model.
 pub(super) struct DraftSource {
     pub files: ModelFiles,
     pub source: Source,
@@ -123,13 +121,13 @@ pub(super) struct DraftSource {
 pub(super) fn run(network: Unbuilt, tell: &Sender<Result<ModelInfo, ModelError>>, jobs: &Receiver<Job>) {
     let Unbuilt { files, source, tokenizer, options, draft } = network;
     let plugins = StartedPlugins::default();
-    let path = files.path().to_owned();
-    let built = Engine::build(files, source, &options, &plugins);
+    let built = Engine::build(&files, &source, &options, &plugins);
     let built = built.and_then(|engine| Ok((engine, draft.map(|draft| draft.build(&plugins)).transpose()?)));
     let (engine, draft) = match built {
         Ok(built) => built,
         Err(error) => return drop(tell.send(Err(error))),
     };
+    let from = Origin { files: &files, source: &source, options: &options, plugins: &plugins };
     match &engine {
         Engine::Embedding(model) => {
             let info = ModelInfo {
@@ -140,11 +138,10 @@ pub(super) fn run(network: Unbuilt, tell: &Sender<Result<ModelInfo, ModelError>>
                 warnings: Vec::new(),
             };
             if tell.send(Ok(info)).is_ok() {
-                Embeddings::new(&path, &options, model, plugins).serve(jobs);
+                Embeddings { from, model, programs: BTreeMap::new() }.serve(jobs);
             }
         }
         Engine::Text(build, network) => {
-            let from = (&*path, &options, &plugins);
             let (tokenizer, draft) = (tokenizer.as_deref(), draft.as_ref());
             match &**network {
                 LoadedNetwork::Iree(network) => serve(from, (build, network), tokenizer, draft, (tell, jobs)),
@@ -154,15 +151,24 @@ pub(super) fn run(network: Unbuilt, tell: &Sender<Result<ModelInfo, ModelError>>
     }
 }
 
+/// The inputs of a network that is built, for the programs that a later job needs.
+#[derive(Clone, Copy)]
+struct Origin<'a> {
+    files: &'a ModelFiles,
+    source: &'a Source,
+    options: &'a OpenOptions,
+    plugins: &'a StartedPlugins,
+}
+
 /// Continues sequences with a network until all handles of the model are dropped.
 fn serve<'a, E: Executor>(
-    from: (&'a Path, &'a OpenOptions, &'a StartedPlugins),
+    from: Origin<'a>,
     (build, network): (&'a BuildInfo, &'a Network<E>),
     tokenizer: Option<&'a Tokenizer>,
     draft: Option<&'a LoadedNetwork>,
     (tell, jobs): (&Sender<Result<ModelInfo, ModelError>>, &Receiver<Job>),
 ) {
-    let batch = match batch(network, from.1, draft) {
+    let batch = match batch(network, from.options, draft) {
         Ok(batch) => batch,
         Err(error) => return drop(tell.send(Err(error.into()))),
     };
@@ -178,7 +184,6 @@ fn serve<'a, E: Executor>(
     }
 }
 
-/// Creates the batch of a network, with a drafter that proposes draft tokens.
 fn batch<'a, E: Executor>(
     network: &'a Network<E>,
     options: &OpenOptions,
@@ -204,48 +209,42 @@ fn batch<'a, E: Executor>(
 
 impl DraftSource {
     fn build(self, plugins: &StartedPlugins) -> Result<LoadedNetwork, ModelError> {
-        let path = self.files.path().to_owned();
-        match Engine::build(self.files, self.source, &self.options, plugins)? {
+        match Engine::build(&self.files, &self.source, &self.options, plugins)? {
             Engine::Text(_, network) => Ok(*network),
             Engine::Embedding(_) => {
+                let path = self.files.path().to_owned();
                 Err(ModelError::Kind { path, does: "makes embeddings of texts", asked: "draft" })
             }
         }
     }
 }
 
-enum Engine {
+enum Engine<'a> {
     Text(Box<BuildInfo>, Box<LoadedNetwork>),
     /// An embedding network. Tracewright builds a separate embedding program for each padded length of texts.
-    Embedding(Box<Opened>),
+    Embedding(&'a Opened),
 }
 
-impl Engine {
-    /// The files are closed at the end, because the network needs only its archive.
+impl<'a> Engine<'a> {
     fn build(
-        files: ModelFiles,
-        source: Source,
+        files: &ModelFiles,
+        source: &'a Source,
         options: &OpenOptions,
         plugins: &StartedPlugins,
     ) -> Result<Self, ModelError> {
         let Ready { program, build } = match source {
-            Source::Export(manifest, _) => open_export(files.path(), &manifest, options)?,
+            Source::Export(manifest, _) => open_export(files.path(), manifest, options)?,
             Source::Checkpoint(model) => match model.kind {
-                ModelKind::Embedding(_) => {
-                    return Ok(Self::Embedding(Box::new(Opened { renamed: None, ..*model })));
-                }
-                ModelKind::Text => build_checkpoint(&files, *model, options, options.score, plugins)?,
+                ModelKind::Embedding(_) => return Ok(Self::Embedding(model)),
+                ModelKind::Text => build_checkpoint(files, model, options, options.score, plugins)?,
             },
         };
         Ok(Self::Text(Box::new(build), Box::new(program.into_network()?)))
     }
 }
 
-/// Runs a network that continues sequences.
 struct Sequences<'a, E: Executor> {
-    path: &'a Path,
-    options: &'a OpenOptions,
-    plugins: &'a StartedPlugins,
+    from: Origin<'a>,
     build: &'a BuildInfo,
     network: &'a Network<E>,
     tokenizer: Option<&'a Tokenizer>,
@@ -273,14 +272,14 @@ struct Running<'a> {
 
 impl<'a, E: Executor> Sequences<'a, E> {
     fn new(
-        (path, options, plugins): (&'a Path, &'a OpenOptions, &'a StartedPlugins),
+        from: Origin<'a>,
         (build, network): (&'a BuildInfo, &'a Network<E>),
         tokenizer: Option<&'a Tokenizer>,
         batch: Batch<'a, E>,
     ) -> Self {
         let running = (0..network.batch()).map(|_| None).collect();
         let waiting = VecDeque::new();
-        Self { path, options, plugins, build, network, tokenizer, batch, running, waiting, scorer: None }
+        Self { from, build, network, tokenizer, batch, running, waiting, scorer: None }
     }
 
     fn serve(mut self, jobs: &Receiver<Job>) {
@@ -311,7 +310,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
             Job::Score(tokens, answer) => drop(answer.send(self.score(&tokens))),
             Job::Save(tokens, answer) => drop(answer.send(self.save(&tokens))),
             Job::Load(saved, answer) => drop(answer.send(self.load(*saved))),
-            Job::Embed(_, answer) => drop(answer.send(Err(generates_text(self.path)))),
+            Job::Embed(_, answer) => drop(answer.send(Err(generates_text(self.from.files.path())))),
         }
     }
 
@@ -325,7 +324,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
 
     /// Returns a fingerprint of the weights in their storage format.
     fn fingerprint(&self) -> Result<String, ModelError> {
-        match self.options.plugin {
+        match self.from.options.plugin {
             None => Ok(Archive::open(&self.build.archive)?.table_blake3()),
             Some(_) => self.fingerprint_of_files(),
         }
@@ -334,8 +333,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
     /// Returns a fingerprint of the checkpoint's files and of the archive with computed weights.
     fn fingerprint_of_files(&self) -> Result<String, ModelError> {
         let mut hasher = blake3::Hasher::new();
-        hasher.update(Checkpoint::open(self.path)?.content_blake3().as_bytes());
-        if self.build.archive != self.path {
+        hasher.update(self.from.files.checkpoint()?.content_blake3().as_bytes());
+        if self.build.archive != self.from.files.path() {
             hasher.update(Archive::open(&self.build.archive)?.table_blake3().as_bytes());
         }
         Ok(hasher.finalize().to_string())
@@ -374,7 +373,6 @@ impl<'a, E: Executor> Sequences<'a, E> {
         }
     }
 
-    /// Runs one decode step for all sequences.
     fn step(&mut self) {
         let running = &mut self.running;
         let ended = self.batch.step_each(|index, token| match &mut running[index] {
@@ -414,18 +412,14 @@ impl<'a, E: Executor> Sequences<'a, E> {
         }
         let scorer = match self.scorer.take() {
             Some(scorer) => scorer,
-            None => {
-                let files = ModelFiles::at(self.path);
-                match Source::read(&files, self.options)?.0 {
-                    Source::Checkpoint(model) => {
-                        let ready = build_checkpoint(&files, *model, self.options, true, self.plugins)?;
-                        ready.program.into_network()?
-                    }
-                    // An export contains a fixed list of entry points, so the function cannot build an
-                    // additional entry point.
-                    _ => return Ok(Session::new(network).score(tokens)?),
+            None => match self.from.source {
+                Source::Checkpoint(model) => {
+                    self.from.program(model, self.from.options, true)?.program.into_network()?
                 }
-            }
+                // An export contains a fixed list of entry points, so the function cannot build an
+                // additional entry point.
+                Source::Export(..) => return Ok(Session::new(network).score(tokens)?),
+            },
         };
         let scored = match &scorer {
             LoadedNetwork::Iree(scorer) => Session::new(scorer).score(tokens),
@@ -436,7 +430,12 @@ impl<'a, E: Executor> Sequences<'a, E> {
     }
 }
 
-/// Creates the error for a request for embeddings if the network generates text.
+impl Origin<'_> {
+    fn program(&self, model: &Opened, options: &OpenOptions, score: bool) -> Result<Ready, ModelError> {
+        build_checkpoint(self.files, model, options, score, self.plugins)
+    }
+}
+
 pub(super) fn generates_text(path: &Path) -> ModelError {
     ModelError::Kind { path: path.into(), does: "continues text", asked: "embed it" }
 }
@@ -497,25 +496,18 @@ impl Running<'_> {
     }
 }
 
-/// Runs a network that computes embeddings of texts.
 struct Embeddings<'a> {
-    path: PathBuf,
-    options: &'a OpenOptions,
+    from: Origin<'a>,
     model: &'a Opened,
-    plugins: StartedPlugins,
     /// The programs that were built so far, by the most tokens per text.
     programs: BTreeMap<usize, Ready>,
 }
 
-impl<'a> Embeddings<'a> {
-    fn new(path: &Path, options: &'a OpenOptions, model: &'a Opened, plugins: StartedPlugins) -> Self {
-        Self { path: path.into(), options, model, plugins, programs: BTreeMap::new() }
-    }
-
+impl Embeddings<'_> {
     fn serve(mut self, jobs: &Receiver<Job>) {
         for job in jobs {
             let does = "makes embeddings of texts";
-            let kind = |asked| ModelError::Kind { path: self.path.clone(), does, asked };
+            let kind = |asked| ModelError::Kind { path: self.from.files.path().into(), does, asked };
             match job {
                 Job::Generate(mut job) => drop((job.listener)(TextEvent::Failed(kind("continue text")))),
                 Job::Score(_, answer) => drop(answer.send(Err(kind("score tokens")))),
@@ -529,16 +521,15 @@ impl<'a> Embeddings<'a> {
     fn embed(&mut self, texts: &[Vec<u32>]) -> Result<Embedded, ModelError> {
         let (most, vocabulary) = (self.model.max_context(), self.model.vocabulary());
         let longest = texts.iter().map(Vec::len).max().unwrap_or_default();
-        let length = self.options.context.unwrap_or_else(|| length_for(longest, most));
+        let length = self.from.options.context.unwrap_or_else(|| length_for(longest, most));
         check_texts(texts, length, vocabulary)?;
-        if !self.programs.contains_key(&length)
-            && let files = ModelFiles::at(&self.path)
-            && let Source::Checkpoint(model) = Source::read(&files, self.options)?.0
-        {
-            let options = OpenOptions { context: Some(length), ..self.options.clone() };
-            self.programs.insert(length, build_checkpoint(&files, *model, &options, false, &self.plugins)?);
-        }
-        let ready = self.programs.get(&length).ok_or_else(|| generates_text(&self.path))?;
+        let ready = match self.programs.entry(length) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(entry) => {
+                let options = OpenOptions { context: Some(length), ..self.from.options.clone() };
+                entry.insert(self.from.program(self.model, &options, false)?)
+            }
+        };
         let embedder = Embedder::new(&ready.program, vocabulary)?;
         let start = Instant::now();
         let embeddings = embedder.embed(texts)?;

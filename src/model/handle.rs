@@ -33,7 +33,7 @@ pub struct Model {
 
 /// The data that all handles of a model share.
 pub(super) struct Inner {
-    pub text: ModelText,
+    pub text: Arc<ModelText>,
     pub info: ModelInfo,
     /// The channel to the engine thread, or `None` after the last handle was dropped.
     pub jobs: Mutex<Option<Sender<Job>>>,

@@ -43,12 +43,15 @@ impl Model {
 /// [`read`](Self::read) reports errors in the model's files before the slow compilation begins.
 /// [`Model::open`] reads the files and builds the network in one call. Use `Opening` if your program chooses
 /// options from the files, for example a context that fits the length of a prompt.
+///
+/// With other options, a clone opens the same model without reading its files again.
+#[derive(Clone)]
 pub struct Opening {
     /// The options with which [`build`](Self::build) builds the network; you can change them before.
     pub options: OpenOptions,
     files: ModelFiles,
     source: Source,
-    text: ModelText,
+    text: Arc<ModelText>,
     warnings: Vec<OpenWarning>,
 }
 
@@ -67,7 +70,7 @@ impl Opening {
         let path = located(path.as_ref(), &options)?;
         let files = ModelFiles::at(path);
         let (source, mut warnings) = Source::read(&files, &options)?;
-        let text = ModelText::read(&files, &source, &options)?;
+        let text = Arc::new(ModelText::read(&files, &source, &options)?);
         warnings.extend(text.warnings());
         Ok(Self { options, files, source, text, warnings })
     }
@@ -165,7 +168,6 @@ impl Opening {
         }
     }
 
-    /// Checks that the model has a module for multi-token prediction, if the options request this module.
     fn check_mtp(&self) -> Result<(), ModelError> {
         let (Speculation::Mtp, Source::Checkpoint(model)) = (&self.options.speculate, &self.source) else {
             return Ok(());
@@ -175,7 +177,6 @@ impl Opening {
         models::check_mtp(&*model.network, &checkpoint).map_err(refuse)
     }
 
-    /// Opens the draft model, if the options set a draft model.
     fn draft(&self) -> Result<Option<DraftSource>, ModelError> {
         let Speculation::Draft(draft) = &self.options.speculate else { return Ok(None) };
         let files = ModelFiles::at(located(draft, &self.options)?);

@@ -2,11 +2,11 @@
 
 use std::ffi::OsString;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
 
-use generate::{Chat, ChatTemplate, GenerateError, chat_template};
+use generate::{Chat, ChatTemplate, GenerateError, TemplateSource};
 use irpa::ModelFiles;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -14,15 +14,14 @@ use serde_json::{Map, Value};
 use super::ModelError;
 use super::room::with_room;
 
-/// A program that renders a model's chat template. The last argument of the program is the model's
-/// path. The program reads a [`TemplateRequest`] as JSON from stdin, and prints a [`TemplateAnswer`]
-/// as JSON on stdout. An example of a template program is the command `tracewright prompt --limited`,
-/// which runs under memory and time limits of the operating system.
+/// A program that renders a model's chat template. The program reads a [`TemplateRequest`] as JSON from
+/// stdin, and prints a [`TemplateAnswer`] as JSON on stdout. An example of a template program is the
+/// command `tracewright apply-template`, which runs under memory and time limits of the operating system.
 #[derive(Clone, Debug)]
 pub struct TemplateProgram {
     /// The path or the name of the program's executable.
     pub program: PathBuf,
-    /// The arguments that the program gets before the model's path.
+    /// The arguments of the program.
     pub arguments: Vec<OsString>,
     /// The names of environment variables that the template program does not inherit from this process.
     pub without: Vec<OsString>,
@@ -31,6 +30,8 @@ pub struct TemplateProgram {
 /// The input of a [`TemplateProgram`].
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct TemplateRequest {
+    /// The templates, so that the program opens no file of the model.
+    pub template: TemplateSource,
     /// The messages of the conversation, which are JSON objects with the keys `role` and `content`.
     pub messages: Vec<Value>,
     /// Descriptions of the functions that the model may call. With `None`, the request offers no functions.
@@ -40,10 +41,10 @@ pub struct TemplateRequest {
 }
 
 impl TemplateRequest {
-    /// Converts the request to a chat that the model can answer.
-    pub fn chat(self) -> Chat {
-        let Self { messages, tools, variables } = self;
-        Chat { messages, tools, variables, add_generation_prompt: true, now: None }
+    /// Splits the request into the templates and a chat that the model can answer.
+    pub fn into_parts(self) -> (TemplateSource, Chat) {
+        let Self { template, messages, tools, variables } = self;
+        (template, Chat { messages, tools, variables, add_generation_prompt: true, now: None })
     }
 }
 
@@ -72,33 +73,27 @@ pub enum TemplateAnswer {
 }
 
 #[derive(Clone)]
-enum TemplateFrom {
-    Files(ModelFiles),
-    Program(TemplateProgram, PathBuf),
+pub(super) struct Renderer {
+    files: ModelFiles,
+    program: Option<TemplateProgram>,
+    template: Arc<OnceLock<Template>>,
 }
 
-/// Renders the chat template of one model.
-#[derive(Clone)]
-pub(super) struct Renderer {
-    /// The model's files, or only its path if another program reads them.
-    from: TemplateFrom,
-    template: Arc<OnceLock<ChatTemplate>>,
+/// The text is parsed only by the process that renders it.
+enum Template {
+    Parsed(ChatTemplate),
+    Program(TemplateProgram, TemplateSource),
 }
 
 impl Renderer {
     pub fn new(files: &ModelFiles, program: Option<TemplateProgram>) -> Self {
-        let from = match program {
-            Some(program) => TemplateFrom::Program(program, files.path().to_owned()),
-            None => TemplateFrom::Files(files.clone()),
-        };
-        Self { from, template: Arc::default() }
+        Self { files: files.clone(), program, template: Arc::default() }
     }
 
     pub fn render(&self, chat: &Chat) -> Result<String, ModelError> {
-        match &self.from {
-            TemplateFrom::Program(program, path) => program.render(path, chat),
-            TemplateFrom::Files(files) => {
-                let template = self.template(files)?;
+        match self.template()? {
+            Template::Program(program, source) => program.render(source, chat),
+            Template::Parsed(template) => {
                 Ok(with_room(|| template.render(chat).map_err(GenerateError::from))??)
             }
         }
@@ -106,30 +101,33 @@ impl Renderer {
 
     /// Lists the inputs that the chat template does not read; empty if a separate program renders it.
     pub fn unread(&self, chat: &Chat) -> Result<Vec<String>, ModelError> {
-        let TemplateFrom::Files(files) = &self.from else { return Ok(Vec::new()) };
-        let unread = self.template(files)?.unread(chat).map_err(GenerateError::from)?;
+        let Template::Parsed(template) = self.template()? else { return Ok(Vec::new()) };
+        let unread = template.unread(chat).map_err(GenerateError::from)?;
         Ok(unread.into_iter().map(str::to_owned).collect())
     }
 
-    fn template(&self, files: &ModelFiles) -> Result<&ChatTemplate, ModelError> {
-        Ok(match self.template.get() {
-            Some(template) => template,
-            None => {
-                let template = with_room(|| chat_template(files))??;
-                self.template.get_or_init(|| template)
-            }
-        })
+    fn template(&self) -> Result<&Template, ModelError> {
+        if let Some(template) = self.template.get() {
+            return Ok(template);
+        }
+        let source = TemplateSource::read(&self.files)?;
+        let template = match &self.program {
+            Some(program) => Template::Program(program.clone(), source),
+            None => Template::Parsed(with_room(|| source.template())??),
+        };
+        Ok(self.template.get_or_init(|| template))
     }
 }
 
 impl TemplateProgram {
-    /// Renders a conversation with the chat template of `model`, and returns the text.
-    pub fn render(&self, model: &Path, chat: &Chat) -> Result<String, ModelError> {
+    /// Renders a conversation with a model's chat template, and returns the text.
+    pub fn render(&self, template: &TemplateSource, chat: &Chat) -> Result<String, ModelError> {
         let Chat { messages, tools, variables, .. } = chat.clone();
-        let request = serde_json::to_vec(&TemplateRequest { messages, tools, variables });
+        let template = template.clone();
+        let request = serde_json::to_vec(&TemplateRequest { template, messages, tools, variables });
         let request = request.map_err(|source| ModelError::Program(source.into()))?;
         let mut command = Command::new(&self.program);
-        command.args(&self.arguments).arg("--").arg(model);
+        command.args(&self.arguments);
         for name in &self.without {
             command.env_remove(name);
         }

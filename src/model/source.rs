@@ -30,15 +30,13 @@ use crate::{Plan, Program};
 /// The default value of [`OpenOptions::context`], in tokens.
 pub(super) const CONTEXT: usize = 4096;
 
-/// The two kinds of models to which a path can refer: an export or a checkpoint.
+#[derive(Clone)]
 pub(super) enum Source {
     /// An exported model, and its largest context if the export contains its configuration.
     Export(Box<IreeManifest>, Option<usize>),
-    /// A checkpoint.
     Checkpoint(Box<Opened>),
 }
 
-/// A loaded program, and information about its build.
 pub(super) struct Ready {
     pub program: Program,
     pub build: BuildInfo,
@@ -85,7 +83,6 @@ impl Source {
         Ok((Self::Checkpoint(Box::new(fitted.network)), fitted.warnings))
     }
 
-    /// Returns how an embedding model prepares texts; `None` for other models.
     pub fn sentence(&self) -> Option<&SentenceConfig> {
         match self {
             Self::Export(..) => None,
@@ -94,7 +91,6 @@ impl Source {
     }
 }
 
-/// Returns an error if the path is not a folder.
 fn is_folder(path: &Path) -> io::Result<()> {
     if path.is_file() {
         let what = "it is a file; name the folder of the model, or a GGUF file";
@@ -111,7 +107,6 @@ fn is_folder(path: &Path) -> io::Result<()> {
 #[error("it does not exist; did you mean `{}`?", .0.display())]
 struct Misspelled(PathBuf);
 
-/// Loads an exported model and the model's tokenizer.
 pub(super) fn open_export(
     folder: &Path,
     manifest: &IreeManifest,
@@ -155,7 +150,7 @@ pub(super) fn open_export(
 /// Converts a checkpoint's weights, and compiles and loads its network, with scores if requested.
 pub(super) fn build_checkpoint(
     files: &ModelFiles,
-    model: Opened,
+    model: &Opened,
     options: &OpenOptions,
     score: bool,
     plugins: &StartedPlugins,
@@ -164,7 +159,7 @@ pub(super) fn build_checkpoint(
         return build_in_xla(files, model, options, score, (plugin, plugins));
     }
     let target = options.chosen_target()?;
-    let plan = Plan { target, ..planned(model, options)? };
+    let plan = Plan { target, ..planned(model.clone(), options)? };
     let tunings = options.tunings(&plan.target)?;
     let (tuning, damaged) = (tunings.of(&plan)?, tunings.damaged().to_vec());
     let plan = plan.tuned(tuning, options.chunk);
@@ -182,12 +177,12 @@ pub(super) fn build_checkpoint(
 /// Compiles a checkpoint's network with a PJRT plugin, and copies the weights to the plugin's devices.
 fn build_in_xla(
     files: &ModelFiles,
-    model: Opened,
+    model: &Opened,
     options: &OpenOptions,
     score: bool,
     (plugin, plugins): (&Path, &StartedPlugins),
 ) -> Result<Ready, ModelError> {
-    let plan = xla::planned(planned(model, options)?);
+    let plan = xla::planned(planned(model.clone(), options)?);
     let mut entries = entries(&plan, options, score);
     // The devices of a mesh can store different sequences of the batch. So every call on a mesh
     // must compute all sequences.
@@ -221,14 +216,12 @@ fn build_in_xla(
     Ok(Ready { program: built.program, build })
 }
 
-/// Creates the plan of a network from a model and the options.
 pub(super) fn planned(model: Opened, options: &OpenOptions) -> Result<Plan, ModelError> {
     let context = options.context.unwrap_or_else(|| model.max_context().min(CONTEXT));
     let plan = Plan::new(model, options.numeric.dtype, Some(context), options.chunk)?;
     Ok(options.numeric.plan(Plan { batch: options.slots.max(1), ..plan }))
 }
 
-/// Returns the entry points that the options require.
 pub(super) fn entries(plan: &Plan, options: &OpenOptions, score: bool) -> Vec<EntryPoint> {
     let mut entries = if score { plan.entry_points() } else { plan.steps() };
     if options.speculate != Speculation::Off {
@@ -280,7 +273,6 @@ fn build(
     Ok(Ready { program: built.program, build })
 }
 
-/// Compares the weights with the hashes in the archive.
 fn verify(archive: &Archive, options: &OpenOptions) -> Result<(), ArchiveError> {
     let mut steps = options.watch_steps();
     let mut watch = |progress| steps(BuildStep::Verify(progress));
@@ -305,14 +297,12 @@ impl OpenOptions {
         Ok(Target { numerics: self.numeric.numerics.unwrap_or(target.numerics), ..target })
     }
 
-    /// Reads the tile sizes and other settings of kernels for a target.
     fn tunings(&self, target: &Target) -> Result<Tunings, ModelError> {
         let source = self.tuning.as_ref().unwrap_or(&TuningSource::Measured);
         Ok(source.read(target, (&self.compiler(), &self.cache_folder()?))?)
     }
 }
 
-/// Returns an error if an option differs from the value in the export.
 fn check_as_exported(manifest: &IreeManifest, asked: &OpenOptions) -> Result<(), ModelError> {
     let given = [
         ("target", asked.target.is_some()),

@@ -17,14 +17,11 @@ use super::room::with_room;
 use super::source::Source;
 use super::{ModelError, OpenOptions};
 
-/// The tokenizer, the chat template and the stop tokens of a model.
 pub(super) struct ModelText {
     pub path: PathBuf,
     pub tokenizer: Option<Arc<Tokenizer>>,
     pub stop_tokens: Vec<u32>,
-    /// The options that the model sets for its texts.
     pub defaults: GenerationDefaults,
-    /// The settings with which an embedding model prepares texts.
     pub sentence: Option<SentenceConfig>,
     pub renderer: Renderer,
     token_options: TokenOptionsCache,
@@ -61,12 +58,10 @@ impl ModelText {
         keys.map(|(key, found)| OpenWarning::UnappliedKey { key, found })
     }
 
-    /// Returns the tokenizer, or an error if the model has no tokenizer.
     pub fn tokenizer(&self) -> Result<&Tokenizer, ModelError> {
         self.tokenizer.as_deref().ok_or_else(|| ModelError::NoTokenizer { path: self.path.clone() })
     }
 
-    /// Converts options with strings to options with token ids.
     pub fn token_options(&self, options: &GenerateOptions) -> Result<TokenOptions, GenerateError> {
         self.token_options.get(options, || {
             let processes = if options.follow.is_some() { self.processes()? } else { None };

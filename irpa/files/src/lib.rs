@@ -37,6 +37,7 @@ pub use new_file::NewFile;
 pub use new_folder::NewFolder;
 pub use owned::{FolderLock, is_one_of};
 pub use read::{
-    check_json, read, read_from, read_json, read_stream, read_text, regular, unmarked, without_mark,
+    check_json, json_text, read, read_from, read_json, read_stream, read_text, regular, unmarked,
+    without_mark,
 };
 pub use stand_in::{BrokenLink, StandIn, is_there};

@@ -61,12 +61,15 @@ fn utf8(bytes: Vec<u8>) -> io::Result<String> {
     })
 }
 
-/// Without a byte order mark. The values must fit into the memory limit.
+/// Without a byte order mark, and not empty.
+pub fn json_text(path: &Path, limit: u64) -> Result<String, FileError> {
+    let text = without_mark(read_text(path, limit)?);
+    if text.is_empty() { Err(StandIn::Empty.error()).with_path("read", path) } else { Ok(text) }
+}
+
+/// A [`json_text`] whose values fit into the memory limit.
 pub fn read_json(path: &Path) -> Result<String, FileError> {
-    let text = without_mark(read_text(path, limits::CONFIG)?);
-    if text.is_empty() {
-        return Err(StandIn::Empty.error()).with_path("read", path);
-    }
+    let text = json_text(path, limits::CONFIG)?;
     check_json(&text).with_path("read", path)?;
     Ok(text)
 }

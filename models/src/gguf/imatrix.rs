@@ -65,7 +65,7 @@ pub fn read_imatrix(
     let renaming = if files.is_gguf() {
         super::read(super::open(&files)?, allowed)?.1
     } else {
-        let gguf = &ModelConfig::read(files.path(), allowed)?.family().gguf;
+        let gguf = &ModelConfig::read(&files, allowed)?.family().gguf;
         Renaming::of(gguf.as_ref().ok_or_else(|| ImatrixError::NoNames(files.path().to_owned()))?)
     };
     if is_old(path) {

@@ -81,7 +81,7 @@ fn defaults_are_those_of_transformers() {
 
 #[test]
 fn published_values() {
-    let ModelConfig::Llama(config) = ModelConfig::read(&published("llama-3.2-1b.json"), &[]).unwrap() else {
+    let ModelConfig::Llama(config) = ModelConfig::read(published("llama-3.2-1b.json"), &[]).unwrap() else {
         panic!("no Llama")
     };
     assert_eq!(

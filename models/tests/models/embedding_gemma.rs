@@ -337,7 +337,7 @@ fn a_network_with_quantized_blocks_still_computes_embeddings() {
 /// size, and an entry point with logits is an error.
 #[test]
 fn an_architecture_with_one_entry_point() {
-    let config = ModelConfig::read(&fixture(FIXTURES[0]), &[]).unwrap();
+    let config = ModelConfig::read(fixture(FIXTURES[0]), &[]).unwrap();
     let model = Opened::from(config.clone());
     assert_eq!(
         (config.family().folders, model.sentence().map(|sentence| sentence.max_tokens)),

@@ -5,39 +5,63 @@ use std::path::Path;
 use errors::{escaped, shortened};
 use files::limits;
 use irpa::ModelFiles;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 use template::ChatTemplate;
 
 use crate::GenerateError;
-use crate::model_file::{read_json, read_keys, read_text};
+use crate::model_file::{found, read_keys};
 
 /// An error message shows at most this number of characters of an invalid value.
 const SHOWN: usize = 300;
 
-/// Reads `chat_template.jinja`, the key `chat_template` of `tokenizer_config.json`, or a GGUF file's
-/// metadata.
+/// Reads and parses the chat template of a model.
 pub fn chat_template(model: impl Into<ModelFiles>) -> Result<ChatTemplate, GenerateError> {
-    const FILE: &str = "chat_template.jinja";
-    const CONFIG: &str = "tokenizer_config.json";
-    const MAP: &str = "special_tokens_map.json";
-    let files = model.into();
-    let model = files.path();
-    let config_path = model.join(CONFIG);
-    let wanted = |key: &str| key == "chat_template" || key.ends_with("_token");
-    let config = Json::Object(read_keys(&files, CONFIG, wanted)?.unwrap_or_default());
-    let (name, templates) = match read_text(&files, FILE, limits::TEMPLATE)? {
-        Some(source) => (FILE, vec![(ChatTemplate::DEFAULT.into(), source)]),
-        None => (CONFIG, named_templates(&config_path, config.get("chat_template"))?),
-    };
-    if templates.is_empty() {
-        return Err(GenerateError::NoTemplate { dir: model.to_path_buf() });
+    TemplateSource::read(&model.into())?.template()
+}
+
+/// The texts of a model's chat templates, with all that a process needs to render them.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct TemplateSource {
+    /// For messages.
+    pub path: String,
+    /// By name.
+    pub templates: Vec<(String, String)>,
+    /// Names such as `bos_token`, and texts.
+    pub special_tokens: Map<String, Json>,
+}
+
+impl TemplateSource {
+    /// Reads `chat_template.jinja`, the key `chat_template` of `tokenizer_config.json`, or a GGUF file's
+    /// metadata.
+    pub fn read(files: &ModelFiles) -> Result<Self, GenerateError> {
+        const FILE: &str = "chat_template.jinja";
+        const CONFIG: &str = "tokenizer_config.json";
+        const MAP: &str = "special_tokens_map.json";
+        let model = files.path();
+        let config_path = model.join(CONFIG);
+        let wanted = |key: &str| key == "chat_template" || key.ends_with("_token");
+        let config = Json::Object(read_keys(files, CONFIG, wanted)?.unwrap_or_default());
+        let text = || found(files::read_text(&model.join(FILE), limits::TEMPLATE));
+        let (name, templates) = match if files.is_gguf() { None } else { text()? } {
+            Some(source) => (FILE, vec![(ChatTemplate::DEFAULT.into(), source)]),
+            None => (CONFIG, named_templates(&config_path, config.get("chat_template"))?),
+        };
+        if templates.is_empty() {
+            return Err(GenerateError::NoTemplate { dir: model.to_path_buf() });
+        }
+        let map = Json::Object(read_keys(files, MAP, |key| key.ends_with("_token"))?.unwrap_or_default());
+        let mut special_tokens = declared(&model.join(MAP), &map)?;
+        special_tokens.extend(declared(&config_path, &config)?);
+        // The metadata of a GGUF file contain the templates and the tokens.
+        let path = if files.is_gguf() { model.to_path_buf() } else { model.join(name) };
+        Ok(Self { path: path.display().to_string(), templates, special_tokens })
     }
-    let map = read_json(&files, MAP)?.unwrap_or_default();
-    let mut tokens = special_tokens(&model.join(MAP), &map)?;
-    tokens.extend(special_tokens(&config_path, &config)?);
-    // The metadata of a GGUF file contain the templates and the tokens.
-    let path = if files.is_gguf() { model.to_path_buf() } else { model.join(name) };
-    Ok(ChatTemplate::from_file(path, templates, tokens)?)
+
+    /// Parses the templates, which are untrusted programs.
+    pub fn template(self) -> Result<ChatTemplate, GenerateError> {
+        Ok(ChatTemplate::from_file(self.path.into(), self.templates, self.special_tokens)?)
+    }
 }
 
 /// Names and texts of templates. `chat_template` is a string, or a list of `{"name", "template"}`.
@@ -62,7 +86,7 @@ fn named_templates(path: &Path, found: Option<&Json>) -> Result<Vec<(String, Str
 /// Returns the keys that end with `_token`, such as `eos_token`, with their texts. A value is a string, or an
 /// object with the key `content`. An invalid value is an error, because the rendered text would lack the
 /// token.
-fn special_tokens(path: &Path, config: &Json) -> Result<Map<String, Json>, GenerateError> {
+fn declared(path: &Path, config: &Json) -> Result<Map<String, Json>, GenerateError> {
     const KNOWN: [&str; 4] = ["bos_token", "eos_token", "unk_token", "pad_token"];
     let text = |value: &Json| value.as_str().or_else(|| value.get("content")?.as_str()).map(Json::from);
     for key in KNOWN {

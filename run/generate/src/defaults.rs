@@ -8,7 +8,7 @@ use files::limits;
 use irpa::ModelFiles;
 use serde_json::{Map, Value};
 
-use crate::model_file::read_json;
+use crate::model_file::read_keys;
 use crate::{GenerateError, GenerateOptions, LogitRules, Sampling, SamplingStep, Setting};
 
 const FILE: &str = "generation_config.json";
@@ -86,11 +86,8 @@ const UNAPPLIED: &[(&str, f64)] = &[
 pub fn generation_defaults(model: impl Into<ModelFiles>) -> Result<GenerationDefaults, GenerateError> {
     let files = model.into();
     let path = files.path().join(FILE);
-    let mut keys = match read_json(&files, FILE)? {
-        None => return Ok(GenerationDefaults::default()),
-        Some(Value::Object(keys)) => Keys { path, keys },
-        Some(found) => return Err(Keys { path, keys: Map::new() }.wrong("keys", &found, "an object")),
-    };
+    let Some(keys) = read_keys(&files, FILE, |_| true)? else { return Ok(GenerationDefaults::default()) };
+    let mut keys = Keys { path, keys };
     keys.keys.retain(|key, value| !value.is_null() && !WITHOUT_EFFECT.contains(&key.as_str()));
     let max_new_tokens = keys.count("max_new_tokens")?;
     let mut sampling = sampling(&mut keys)?;
@@ -164,7 +161,6 @@ struct Keys {
 }
 
 impl Keys {
-    /// Removes a key, and converts its value.
     fn take<T>(
         &mut self,
         key: &'static str,
@@ -209,7 +205,6 @@ impl Keys {
         Ok(self.take(key, "a list of lists of token ids", sequences)?.unwrap_or_default())
     }
 
-    /// Reads a list of pairs, each of which contains a list of tokens and a number.
     fn biases(&mut self, key: &'static str) -> Result<Vec<(Vec<u32>, f32)>, GenerateError> {
         let bias = |pair: &Value| {
             let [tokens, bias] = list(pair)?.as_slice() else { return None };

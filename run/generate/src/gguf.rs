@@ -12,23 +12,23 @@ use serde_json::{Map, Value, json};
 
 use crate::GenerateError;
 
-/// Creates the content of the Hugging Face file `name` from the metadata of a GGUF file. The result is `None`
-/// if the metadata do not contain the content of the file `name`, or if the model is no GGUF file.
-pub fn gguf_text(files: impl Into<ModelFiles>, name: &str) -> Result<Option<String>, GenerateError> {
-    files.into().gguf()?.map_or(Ok(None), |file| text_of(file, name))
-}
+pub(crate) const TOKENIZER: &str = "tokenizer.json";
+const CONFIG: &str = "tokenizer_config.json";
+const GENERATION: &str = "generation_config.json";
 
-/// Creates the content of the file `name` from the metadata of a parsed file.
-pub(crate) fn text_of(file: &Gguf, name: &str) -> Result<Option<String>, GenerateError> {
-    let made = match name {
-        "tokenizer.json" => Vocabulary::read(file)?.map(|vocabulary| vocabulary.tokenizer()).transpose()?,
-        "tokenizer_config.json" => Vocabulary::read(file)?.map(|vocabulary| vocabulary.config()),
-        "generation_config.json" => {
-            Vocabulary::read(file)?.map(|vocabulary| vocabulary.generation()).transpose()?
-        }
-        _ => None,
-    };
-    Ok(made.map(|json| json.to_string()))
+/// Creates the content of the file `name`. `files` keeps the small files, so the vocabulary is read once.
+pub(crate) fn made(files: &ModelFiles, file: &Gguf, name: &str) -> Result<Option<Value>, GenerateError> {
+    if ![TOKENIZER, CONFIG, GENERATION].contains(&name) {
+        return Ok(None);
+    }
+    let Some(vocabulary) = Vocabulary::read(file)? else { return Ok(None) };
+    if name == TOKENIZER {
+        files.text(CONFIG, || Ok::<_, GenerateError>(Some(vocabulary.config().to_string())))?;
+        // If the keys are invalid, the reader of this file reports the error.
+        let _ = files.text(GENERATION, || vocabulary.generation().map(|json| Some(json.to_string())));
+        return vocabulary.tokenizer().map(Some);
+    }
+    if name == CONFIG { Ok(Some(vocabulary.config())) } else { vocabulary.generation().map(Some) }
 }
 
 /// The kind of a token (`tokenizer.ggml.token_type`).
@@ -42,7 +42,6 @@ enum Kind {
     Byte,
 }
 
-/// The vocabulary in a GGUF file.
 struct Vocabulary<'a> {
     file: &'a Gguf,
     /// Whether each token is a byte sequence (`gpt2`) and not a piece of text (`llama`).
@@ -389,7 +388,6 @@ fn kinds(file: &Gguf, count: usize) -> Result<Vec<Kind>, GenerateError> {
     types.integers().ok_or_else(|| bad("of another type".into()))?.map(kind).collect()
 }
 
-/// Returns the array under a metadata key, if the key exists.
 fn array<'a>(file: &'a Gguf, key: &'static str) -> Result<Option<GgufArray<'a>>, GenerateError> {
     match file.get(key) {
         None => Ok(None),

@@ -34,7 +34,7 @@ mod text;
 mod xla;
 
 pub use batch::Batch;
-pub use chat_template::chat_template;
+pub use chat_template::{TemplateSource, chat_template};
 pub use constraint::crash::allow_crashes;
 pub use constraint::process::{ConstraintProcesses, answer_constraints};
 pub use constraint::{Constrainer, Constraint};
@@ -44,7 +44,7 @@ pub use device_tensor::{DeviceTensor, XlaBuffer};
 pub use error::{GenerateError, SavedFault};
 pub use executor::{CallArgument, Evaluator, Executor, Iree};
 pub use generation::{EndedSequence, Finish, Generated, TokenOptions};
-pub use gguf::gguf_text;
+pub use model_file::gguf_text;
 pub use network::{MtpModule, Network, check_tokens};
 pub use prompt::{EncoderInput, Features, Prompt, PromptPart};
 pub use reply::{Follow, GenerateOptions, Reply};

@@ -1,10 +1,10 @@
 //! Reads the tokenizer files and configuration files of a model, from the model's folder or from a GGUF file.
 
-use std::path::Path;
+use std::sync::Arc;
 use std::{fmt, io};
 
 use errors::{FileError, WithPath as _};
-use files::{StandIn, limits};
+use files::limits;
 use irpa::ModelFiles;
 use serde::Deserializer;
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
@@ -12,15 +12,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::GenerateError;
-use crate::gguf::text_of;
-
-/// Reads a JSON file of a model. The result is `None` if the model has no file with the given name.
-pub(crate) fn read_json(model: &ModelFiles, name: &str) -> Result<Option<Value>, GenerateError> {
-    let Some(text) = read_file(model, name, files::read_json)? else { return Ok(None) };
-    let value = files::parse_json(&text)
-        .map_err(|source| GenerateError::Json { path: model.path().join(name), source })?;
-    Ok(Some(value))
-}
+use crate::gguf::{TOKENIZER, made};
 
 /// Reads selected keys from a JSON file, or `None` without the file. Skips the others, because a
 /// `tokenizer_config.json` can list tens of thousands of tokens.
@@ -29,7 +21,7 @@ pub(crate) fn read_keys(
     name: &str,
     wanted: fn(&str) -> bool,
 ) -> Result<Option<Map<String, Value>>, GenerateError> {
-    let Some(text) = read_text(model, name, limits::CONFIG)? else { return Ok(None) };
+    let Some(text) = json_text(model, name)? else { return Ok(None) };
     let bad = |source| GenerateError::Json { path: model.path().join(name), source };
     let found = files::with_json(&text, |text| {
         let mut json = serde_json::Deserializer::from_str(text);
@@ -75,33 +67,30 @@ impl<'de> Visitor<'de> for Wanted {
     }
 }
 
-/// Reads a text file with at most `limit` bytes, or `None` if the model has no such file.
-pub(crate) fn read_text(model: &ModelFiles, name: &str, limit: u64) -> Result<Option<String>, GenerateError> {
-    read_file(model, name, |path| files::read_text(path, limit))
+/// Reads a small JSON file once for all its readers.
+pub(crate) fn json_text(model: &ModelFiles, name: &str) -> Result<Option<Arc<str>>, GenerateError> {
+    model.text(name, || match model.gguf()? {
+        Some(file) => Ok(made(model, file, name)?.map(|json| json.to_string())),
+        None => found(files::json_text(&model.path().join(name), limits::CONFIG)),
+    })
 }
 
-fn read_file(
-    model: &ModelFiles,
-    name: &str,
-    read: impl FnOnce(&Path) -> Result<String, FileError>,
-) -> Result<Option<String>, GenerateError> {
-    if let Some(file) = model.gguf()? {
-        return text_of(file, name);
+/// Creates the content of the Hugging Face file `name` from the metadata of a GGUF file. The result is `None`
+/// if the metadata do not contain the content of the file `name`, or if the model is no GGUF file.
+pub fn gguf_text(files: impl Into<ModelFiles>, name: &str) -> Result<Option<String>, GenerateError> {
+    let files = files.into();
+    match files.gguf()? {
+        Some(file) if name == TOKENIZER => Ok(made(&files, file, name)?.map(|json| json.to_string())),
+        Some(_) => Ok(json_text(&files, name)?.map(|text| text.as_ref().to_owned())),
+        None => Ok(None),
     }
-    match read(&model.path().join(name)) {
+}
+
+/// `None` if there is no file.
+pub(crate) fn found(text: Result<String, FileError>) -> Result<Option<String>, GenerateError> {
+    match text {
         Err(error) if error.source.kind() == io::ErrorKind::NotFound => Ok(None),
-        read => {
-            let is_json = name.ends_with(".json");
-            // transformers keeps a byte order mark in a template.
-            let text = if is_json { files::without_mark(read?) } else { read? };
-            // A template may be empty.
-            if text.is_empty() && is_json {
-                return Err(StandIn::Empty.error())
-                    .with_path("read", &model.path().join(name))
-                    .map_err(Into::into);
-            }
-            Ok(Some(text))
-        }
+        text => Ok(Some(text?)),
     }
 }
 
@@ -110,7 +99,6 @@ mod tests {
     use std::fs;
 
     use errors::WithCauses;
-    use serde_json::json;
 
     use super::*;
     use crate::stop_tokens;
@@ -129,12 +117,12 @@ mod tests {
         let said = WithCauses(&stop_tokens(folder.path()).unwrap_err()).to_string();
         assert!(said.contains("expected `:` at line 1 column 40"), "{said}");
 
-        let wanted = |key: &str| key == "bos_token";
         write("tokenizer_config.json", r#"{"model_max_length": Infinity, "bos_token": "Infinity"}"#);
+        let wanted = |key: &str| key == "bos_token";
         let found = read_keys(&folder.path().into(), "tokenizer_config.json", wanted).unwrap().unwrap();
-        assert_eq!(Value::Object(found), json!({ "bos_token": "Infinity" }));
+        assert_eq!(Value::Object(found), serde_json::json!({ "bos_token": "Infinity" }));
         write("special_tokens_map.json", r#"{"a": NaN, "bos_token": "NaN"}"#);
-        let found = read_json(&folder.path().into(), "special_tokens_map.json").unwrap().unwrap();
+        let found = read_keys(&folder.path().into(), "special_tokens_map.json", |_| true).unwrap().unwrap();
         assert_eq!(found["bos_token"], "NaN");
     }
 }

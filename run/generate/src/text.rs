@@ -14,7 +14,7 @@ use irpa::ModelFiles;
 use tokenizers::{ModelWrapper, PostProcessor as _, TruncationDirection};
 
 use crate::GenerateError;
-use crate::model_file::read_text;
+use crate::model_file::{found, gguf_text};
 use declared::Declared;
 
 /// A tokenizer that gives the same tokens as Hugging Face transformers.
@@ -41,8 +41,12 @@ impl Tokenizer {
     pub fn load(model: impl Into<ModelFiles>) -> Result<Option<Self>, GenerateError> {
         const NAME: &str = "tokenizer.json";
         let files = model.into();
-        let Some(text) = read_text(&files, NAME, limits::TOKENIZER)? else { return Ok(None) };
         let dir = files.path();
+        let text = match files.gguf()? {
+            Some(_) => gguf_text(&files, NAME)?,
+            None => found(files::json_text(&dir.join(NAME), limits::TOKENIZER))?,
+        };
+        let Some(text) = text else { return Ok(None) };
         let path = if dir.is_file() { dir.to_path_buf() } else { dir.join(NAME) };
         let bad = |source| GenerateError::Tokenizer { path: path.clone(), source };
         let declared = Declared::read(&files)?;

@@ -27,6 +27,7 @@ use crate::{Expanded, Lowered, StagedTrace};
 /// assert!(lowered.module.text.contains("@decode"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[derive(Clone)]
 pub struct Plan {
     pub model: Opened,
     /// The type of weights and activations: f32, f16 or bf16.

@@ -231,6 +231,7 @@ mod tests {
         let mut commands = vec![
             (0, vec!["tokenize", &tokens, "a"]),
             (1, vec!["plan", &model]),
+            (1, vec!["bench", "trace", &model, "--quant", "none,q8", "--rounds", "1"]),
             (1, vec!["bake", &model, "-o", &archive]),
             (1, vec!["quantize", &model, "-o", &rounded]),
         ];

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::*;
 
-fn gguf(name: &str) -> PathBuf {
+pub fn gguf(name: &str) -> PathBuf {
     fixture("gguf").join(format!("{name}.gguf"))
 }
 
@@ -88,7 +88,7 @@ fn keys_of_a_tokenizer_that_mean_nothing() {
 }
 
 /// A file with one more key, of this type and value, in front of the others.
-fn with_key(bytes: &[u8], key: &str, kind: u32, value: &[u8]) -> Vec<u8> {
+pub fn with_key(bytes: &[u8], key: &str, kind: u32, value: &[u8]) -> Vec<u8> {
     let entry = |key: &str, kind: u32, value: &[u8]| {
         [&(key.len() as u64).to_le_bytes(), key.as_bytes(), &kind.to_le_bytes(), value].concat()
     };

@@ -18,6 +18,8 @@ mod generate;
 mod gguf;
 mod hostile;
 mod odd_files;
+#[cfg(target_os = "linux")]
+mod opens;
 mod outputs;
 #[cfg(unix)]
 mod plugins;

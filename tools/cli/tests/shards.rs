@@ -148,7 +148,7 @@ fn the_largest_llama_divides_among_8_and_16_devices() {
 #[test]
 fn what_devices_exchange_follows_from_how_tensors_are_divided() {
     let exchanged = |model: &str, along: &str, asked: &[&str], batch: usize, entry: &str| {
-        let plan = plan(ModelConfig::read(&root().join(model), &[]).unwrap(), 64, batch);
+        let plan = plan(ModelConfig::read(root().join(model), &[]).unwrap(), 64, batch);
         let share = partition(&plan, Some(&on(along, asked))).unwrap();
         let call = share.calls.into_iter().find(|call| call.entry == entry).unwrap();
         let mut counts: BTreeMap<(String, usize), usize> = BTreeMap::new();
@@ -229,7 +229,7 @@ fn experts_are_divided_where_their_number_allows() {
     );
     let asked = share("mixtral-8x7b-v0.1", "model=16", &["experts=model", "F=none"]);
     assert!(notes(&asked).contains(&"X of 8 experts is not divisible by the 16 devices along `model`: each device holds all of `model.layers.*.block_sparse_moe.experts.*.w1.weight`".to_owned()), "{:?}", notes(&asked));
-    let demo = plan(ModelConfig::read(&root().join("demo"), &[]).unwrap(), 64, 1);
+    let demo = plan(ModelConfig::read(root().join("demo"), &[]).unwrap(), 64, 1);
     let error = partition(&demo, Some(&on("model=2", &["experts=model"])));
     assert!(
         error.unwrap_err().to_string().starts_with("no weight, argument or result has the axis `experts`")
@@ -303,7 +303,7 @@ fn the_time_of_a_token_is_a_roofline() {
 /// The state of each layer lies where it is divided as keys are, and where the rows are.
 #[test]
 fn state_is_divided_with_heads_and_rows() {
-    let model = ModelConfig::read(&root().join("demo-gemma3"), &[]).unwrap();
+    let model = ModelConfig::read(root().join("demo-gemma3"), &[]).unwrap();
     let plan = plan(model, 64, 2);
     let recorded = plan.trace().unwrap().trace;
     let shards = Shards::new(&recorded, &mesh("data=2,model=2"), &rules(&["K,F,V=model", "B=data"])).unwrap();

@@ -48,10 +48,10 @@ pub fn resolved(model: &Path) -> Result<PathBuf, ConsoleError> {
     }
 }
 
-/// Reads the first bytes of a regular file. The result is empty if the file cannot be read.
+/// Reads the first bytes of a regular file. The result is empty if the file cannot be read, and for JSON.
 fn head(path: &Path) -> Vec<u8> {
     let mut head = Vec::new();
-    if path.is_file() {
+    if path.is_file() && path.extension().is_none_or(|end| end != "json") {
         // The reader of the model reports files that cannot be read.
         let _ = File::open(path).and_then(|file| file.take(1 << 10).read_to_end(&mut head));
     }

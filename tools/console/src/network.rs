@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 use std::path::Path;
 
+use tracewright::irpa::ModelFiles;
 use tracewright::models::config::ConfigError;
 use tracewright::models::fit::OpenWarning;
 use tracewright::models::presets::Preset;
@@ -16,11 +17,15 @@ pub fn preset(model: &Path) -> Option<&'static Preset> {
 }
 
 /// At a path, or of a preset.
-pub fn read_network(read: ReadModel, model: &Path, allowed_keys: &[String]) -> Result<Opened, ConsoleError> {
-    if let Some(preset) = preset(model) {
+pub fn read_network(
+    read: ReadModel,
+    files: &ModelFiles,
+    allowed_keys: &[String],
+) -> Result<Opened, ConsoleError> {
+    if let Some(preset) = preset(files.path()) {
         return Ok(preset.read()?.into());
     }
-    read(model.into(), allowed_keys).map_err(|error| match error {
+    read(files.clone(), allowed_keys).map_err(|error| match error {
         ConfigError::File(missing) if missing.source.kind() == ErrorKind::NotFound => {
             ConsoleError::NoModel(missing)
         }

@@ -53,7 +53,7 @@ pub fn named(
     };
     let model = resolved(model)?;
     // Other commands refuse weights that do not fit; here the configuration is enough.
-    let network = read_network(read, &model, allowed_keys)?;
+    let network = read_network(read, &model.into(), allowed_keys)?;
     warn(network.untied_head.clone().map(OpenWarning::UntiedHead).as_slice());
     Ok((network, name))
 }

@@ -29,7 +29,7 @@ fn plan(model: ModelConfig, context: usize, chunk: usize) -> Plan {
 }
 
 fn fixture(name: &str) -> (Plan, Trace) {
-    let plan = plan(ModelConfig::read(&root().join("tests/fixtures").join(name), &[]).unwrap(), 40, 8);
+    let plan = plan(ModelConfig::read(root().join("tests/fixtures").join(name), &[]).unwrap(), 40, 8);
     let trace = plan.trace().unwrap().trace;
     (plan, trace)
 }

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use tokenizers::{AddedToken, Tokenizer};
 
 use crate::GenerateError;
-use crate::model_file::{read_json, read_keys};
+use crate::model_file::read_keys;
 
 const CONFIG: &str = "tokenizer_config.json";
 const MAP: &str = "special_tokens_map.json";
@@ -58,8 +58,8 @@ impl Declared {
         let numbered = match decoder {
             Some(decoder) => files.numbered(&decoder)?,
             None => {
-                files.merge(read_json(model, MAP)?)?;
-                files.added(read_json(model, ADDED)?)?
+                files.merge(read_keys(model, MAP, |_| true)?)?;
+                files.added(read_keys(model, ADDED, |_| true)?)?
             }
         };
         let splits = match files.config.get(SPLIT) {
@@ -161,13 +161,8 @@ impl<'a> Files<'a> {
     }
 
     /// Takes the keys of a `special_tokens_map.json`, which replace the keys of the configuration.
-    fn merge(&mut self, map: Option<Value>) -> Result<(), GenerateError> {
-        let map = match map {
-            None => return Ok(()),
-            Some(Value::Object(map)) => map,
-            Some(found) => return Err(self.wrong(MAP, "tokens", &found, "an object of tokens")),
-        };
-        for (key, value) in map {
+    fn merge(&mut self, map: Option<Map<String, Value>>) -> Result<(), GenerateError> {
+        for (key, value) in map.unwrap_or_default() {
             // The value of a key is an object for one token, or `extra_special_tokens` by name.
             let value = match value {
                 Value::Object(mut token) if key != EXTRA => {
@@ -187,12 +182,7 @@ impl<'a> Files<'a> {
     }
 
     /// Reads the tokens of an `added_tokens.json`, which maps texts to ids.
-    fn added(&self, added: Option<Value>) -> Result<BTreeMap<i64, AddedToken>, GenerateError> {
-        let added = match added {
-            None => return Ok(BTreeMap::new()),
-            Some(Value::Object(added)) => added,
-            Some(found) => return Err(self.wrong(ADDED, "tokens", &found, "an object of token ids")),
-        };
+    fn added(&self, added: Option<Map<String, Value>>) -> Result<BTreeMap<i64, AddedToken>, GenerateError> {
         let standard = STANDARD.iter().filter_map(|key| content(self.config.get(*key)?));
         let named = self.named.iter().map(|(_, token)| token.content.as_str());
         let extra = self.extra.iter().map(|token| token.content.as_str());
@@ -201,7 +191,7 @@ impl<'a> Files<'a> {
             let id = id.as_i64().ok_or_else(|| self.wrong(ADDED, "tokens", id, "a token id"))?;
             Ok((id, AddedToken::from(text.clone(), special.contains(text.as_str()))))
         };
-        added.iter().map(entry).collect()
+        added.iter().flatten().map(entry).collect()
     }
 
     /// Reads the value of `added_tokens_decoder`, which maps ids to tokens.

@@ -101,7 +101,6 @@ fn check(model: &ModelArguments) -> Result<(), Error> {
     Err(usage(what).into())
 }
 
-/// Returns the command of IREE's own tools that writes the same archive as `bake`.
 fn converts(checkpoint: &Path, archive: &Path) -> String {
     let words = [
         "iree-convert-parameters".to_owned(),

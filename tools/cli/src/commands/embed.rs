@@ -146,7 +146,6 @@ mod run {
         Ok((Texts::read(arguments, opening.tokenizer(), sentence)?, sentence.max_tokens))
     }
 
-    /// Reads the files of the model, and selects the engine and the device.
     fn read(arguments: &Arguments, invocation: &Invocation) -> Result<Opening, Error> {
         let &Invocation { read, ref interrupt, .. } = invocation;
         let Arguments { model, network, batch, threads, .. } = arguments;
@@ -184,7 +183,6 @@ mod run {
     }
 
     impl Texts {
-        /// Reads the texts from the arguments, adds the prompt, and cuts the texts to the maximum length.
         fn read(
             arguments: &Arguments,
             tokenizer: Option<&Tokenizer>,
@@ -224,7 +222,6 @@ mod run {
             self.tokens.iter().map(Vec::len).max().unwrap_or_default()
         }
 
-        /// Reports on stderr which texts were cut to the maximum length.
         fn tell_cut(&self) {
             for (number, (tokens, cut_from)) in zip(1.., zip(&self.tokens, &self.cut_from)) {
                 if let Some(whole) = cut_from {

@@ -1,6 +1,7 @@
 //! The commands of the command line. Each command is a file that contains the arguments and the
 //! `run` function of the command. The list `commands!` below contains all commands.
 
+mod apply_template;
 mod bake;
 mod bench;
 mod bisect;
@@ -139,6 +140,9 @@ commands! {
     Devices: devices() iree;
     /// Explain an error: its meaning, an example, and how to fix it
     Explain: explain();
+    /// Render a chat template for another process of Tracewright
+    #[command(hide = true)]
+    ApplyTemplate: apply_template() iree;
     /// Follow JSON schemas and grammars for another process of Tracewright
     #[command(hide = true)]
     Constrain: constrain() iree;

@@ -7,6 +7,7 @@ use clap::Args;
 use console::{FootprintReport, ModelArguments, PartitionReport, print, read_network, warn};
 use tracewright::export::xla::{self, check_model, planned};
 use tracewright::footprint::{Footprint, Memory};
+use tracewright::irpa::ModelFiles;
 use tracewright::models::fit::fit_beside;
 use tracewright::targets::NamedMachine;
 use tracewright::{Plan, PlanError};
@@ -40,8 +41,9 @@ impl Arguments {
     pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
         let read = invocation.read;
         let model = &self.model_arguments;
-        let network = read_network(read, &self.model, &model.network.allow_config_key)?;
-        warn(&fit_beside(&network, &self.model)?);
+        let files = ModelFiles::at(&self.model);
+        let network = read_network(read, &files, &model.network.allow_config_key)?;
+        warn(&fit_beside(&network, files)?);
         let plan = model.plan(network, &self.model, model.context)?;
         let plan = Plan { batch: self.batch.get(), ..plan };
         if self.mesh.is_said() || self.machine.is_some() {
@@ -58,7 +60,6 @@ impl Arguments {
     }
 }
 
-/// Prints the memory and the number of operations of each device of a mesh.
 fn partitioned(arguments: &Arguments, plan: Plan) -> Result<(), Error> {
     let mesh = arguments.mesh.rules()?;
     check_model(&arguments.model)?;

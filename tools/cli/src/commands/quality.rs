@@ -37,10 +37,10 @@ pub struct Arguments {
 
 impl Arguments {
     #[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "models are compared by running them"))]
-    fn reference(&self) -> (PathBuf, Quantization) {
+    fn reference(&self) -> (Option<PathBuf>, Quantization) {
         match self.against.parse() {
-            Ok(format) => (self.model.clone(), format),
-            Err(_) => (PathBuf::from(&self.against), Quantization::Computed),
+            Ok(format) => (None, format),
+            Err(_) => (Some(PathBuf::from(&self.against)), Quantization::Computed),
         }
     }
 }
@@ -48,7 +48,6 @@ impl Arguments {
 #[cfg(feature = "iree")]
 mod run {
     use std::collections::BTreeMap;
-    use std::path::Path;
 
     use console::{print, read_text, usage};
     use instruments::quality::{
@@ -58,10 +57,11 @@ mod run {
     use tracewright::Model;
     use tracewright::bake::format;
     use tracewright::export::IreeManifest;
+    use tracewright::model::Opening;
     use tracewright::ops::{ElementType, WeightFormat};
     use tracewright::trace::{Parameter, Quantization, key_pattern};
 
-    use super::{Arguments, RunArguments};
+    use super::Arguments;
     use crate::Invocation;
     use crate::error::Error;
     use crate::interrupt::Interrupt;
@@ -72,18 +72,27 @@ mod run {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
             let Invocation { interrupt, .. } = invocation;
             let text = read_text(&self.file)?;
-            let model = self.open(&self.model, &self.run, invocation)?;
+            let opening = load::read(&self.model, &self.run, invocation)?;
+            let model = self.open(opening.clone(), interrupt)?;
             let (path, format) = self.reference();
-            let path = console::resolved(&path)?;
-            let mut reference = self.run.clone();
-            let arguments = &mut reference.build.model_arguments;
+            let path = path.map(|path| console::resolved(&path)).transpose()?;
             // An export is what it is.
-            if !matches!(IreeManifest::read(&path), Ok(Some(_))) {
+            let is_export = match &path {
+                Some(path) => matches!(IreeManifest::read(path), Ok(Some(_))),
+                None => opening.is_export(),
+            };
+            let mut run = self.run.clone();
+            let arguments = &mut run.build.model_arguments;
+            if !is_export {
                 let numeric = &mut arguments.network.numeric;
                 (numeric.quantize, numeric.dtype) = (Some(format), Some(ElementType::F32));
                 (arguments.network.quant_map, arguments.text.kv) = (None, None);
             }
-            let reference = self.open(&path, &reference, invocation)?;
+            let reference = match path {
+                Some(path) => load::read(&path, &run, invocation)?,
+                None => load::again(&opening, &run, invocation)?,
+            };
+            let reference = self.open(reference, interrupt)?;
 
             let tokenizer = model
                 .tokenizer()
@@ -99,18 +108,17 @@ mod run {
                 let network = &mut run.build.model_arguments.network;
                 network.numeric.quantize = Some(Quantization::mapped(Quantization::Computed, one));
                 network.quant_map = None;
-                let model = self.open(&self.model, &run, invocation)?;
+                let model = self.open(load::again(&opening, &run, invocation)?, interrupt)?;
                 let quality = measure(&model, &reference, &tokens, &windows, interrupt)?;
                 report.layers.push(LayerQuality { pattern, format: format.word(), quality });
             }
             Ok(print(&if self.json { format!("{}\n", json!(report)) } else { report.text() })?)
         }
 
-        fn open(&self, path: &Path, run: &RunArguments, invocation: &Invocation) -> Result<Model, Error> {
-            let mut opening = load::read(path, run, invocation)?;
+        fn open(&self, mut opening: Opening, interrupt: &Interrupt) -> Result<Model, Error> {
             opening.fit_context(self.window as usize);
             opening.options.score = true;
-            load::open(opening, &run.build.compile, &invocation.interrupt)
+            load::open(opening, &self.run.build.compile, interrupt)
         }
     }
 

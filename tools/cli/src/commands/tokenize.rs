@@ -53,7 +53,6 @@ mod run {
 
     type Tokenized = (String, Vec<u32>);
 
-    /// Returns the tokens of each text, and the bytes of each token in the model's vocabulary.
     fn tokenize(
         model: &Path,
         texts: Vec<String>,

@@ -40,6 +40,7 @@ mod run {
     use tracewright::Plan;
     use tracewright::build::ProgramOptions;
     use tracewright::errors::WithPath as _;
+    use tracewright::irpa::ModelFiles;
     use tracewright::models::fit::fit_beside;
     use tracewright::runtime::{Device, Runtime};
     use tracewright::tuning::TuningCache;
@@ -55,8 +56,9 @@ mod run {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
             let &Invocation { read, ref interrupt, .. } = invocation;
             let model = &self.model_arguments;
-            let network = read((&self.model).into(), &model.network.allow_config_key)?;
-            warn(&fit_beside(&network, &self.model)?);
+            let files = ModelFiles::at(&self.model);
+            let network = read(files.clone(), &model.network.allow_config_key)?;
+            warn(&fit_beside(&network, files)?);
             let plan = model.plan(network, &self.model, model.context)?;
             let compiler = build::compiler(&self.compile, interrupt)?;
             let plan = Plan { target: compiler.resolve(&plan.target)?, ..plan };

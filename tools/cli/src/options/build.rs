@@ -32,7 +32,6 @@ pub fn with_tools<T>(
     build(BuildTools { watch: Some(watch), ..BuildTools::new(&compiler, &cache) })
 }
 
-/// Finds the compiler: the path in the arguments, or the first compiler on PATH.
 pub fn compiler(arguments: &CompileArguments, interrupt: &Interrupt) -> Result<Compiler, Error> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
@@ -88,32 +87,27 @@ pub fn checkpoint(
     Ok(plan.named(Checkpoint::open(folder)?))
 }
 
-/// Warns about damaged tuning files, which Tracewright ignores.
 pub fn report_damage(damaged: &[PathBuf]) {
     for path in damaged {
         say!("`{}` is damaged and not used; `tracewright tune` measures again", path.display());
     }
 }
 
-/// Returns the cache folder, which contains compiled modules and baked archives.
 pub fn cache_folder(arguments: &CompileArguments) -> Result<PathBuf, Error> {
     let folder = arguments.cache.clone().or_else(tracewright::model::cache_folder);
     folder.ok_or_else(|| ModelError::NoCache.into())
 }
 
 impl DeviceArguments {
-    /// Returns the device that `--device` names. Without `--device`, the function returns the CPU.
     pub fn name(&self) -> DeviceName {
         self.device.unwrap_or(DeviceName::CPU)
     }
 
-    /// Returns the device that runs the network, and the target for which the compiler builds the network.
     pub fn choose(&self, threads: usize) -> Result<(Device, Target), Error> {
         let (name, target) = self.choose_target()?;
         Ok((Device::of(name, threads), target))
     }
 
-    /// Returns the device's name, and the target for which the compiler builds the network.
     pub fn choose_target(&self) -> Result<(DeviceName, Target), Error> {
         let name = self.name();
         if let Some(target) = &self.target
@@ -140,12 +134,10 @@ impl DeviceArguments {
     }
 }
 
-/// Returns the time for loading the program and the time for compiling the program, in milliseconds.
 pub fn build_times(build: Option<&BuildInfo>) -> [f64; 2] {
     build.map_or([0.0; 2], |build| [build.load, build.compile].map(milliseconds))
 }
 
-/// Converts a duration to milliseconds, for reports.
 pub fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }

@@ -19,7 +19,6 @@ pub fn open(
     Ok((network, checkpoint))
 }
 
-/// Reports which tensors `bake` converted, and which tensors `bake` ignored.
 pub fn report_baked(baked: &Baked) {
     if let Some((_, from, to)) = baked.converted.first() {
         say!("converted {} tensors from {from} to {to}", baked.converted.len());

@@ -41,15 +41,39 @@ pub fn read_any(
     invocation: &Invocation,
     program: Option<TemplateProgram>,
 ) -> Result<Opening, Error> {
+    let (path, options) = (model.to_owned(), options(arguments, invocation, program)?);
+    let opening = invocation.interrupt.or(move || Opening::read(path, options))??;
+    warn(opening.warnings());
+    chosen(opening, arguments)
+}
+
+/// Opens a model with other arguments, without reading its files again.
+pub fn again(opening: &Opening, arguments: &RunArguments, invocation: &Invocation) -> Result<Opening, Error> {
+    let mut opening = opening.clone();
+    opening.options = options(arguments, invocation, opening.options.template_program)?;
+    chosen(opening, arguments)
+}
+
+/// Selects the device for a model that this command compiles.
+fn chosen(mut opening: Opening, arguments: &RunArguments) -> Result<Opening, Error> {
+    if !opening.is_export() && opening.options.plugin.is_none() {
+        choose(&mut opening.options, &arguments.device)?;
+    }
+    Ok(opening)
+}
+
+fn options(
+    arguments: &RunArguments,
+    invocation: &Invocation,
+    program: Option<TemplateProgram>,
+) -> Result<OpenOptions, Error> {
     let &Invocation { read, ref interrupt, .. } = invocation;
     let ModelArguments { network, context, chunk, text } = &arguments.build.model_arguments;
-    let plugin = plugins::selected(arguments)?;
-    let through_xla = plugin.is_some();
     let options = network_options(network, &arguments.device, &arguments.build.tuning)?;
-    let options = OpenOptions {
+    Ok(OpenOptions {
         // The numbers of an export are fixed, so opening one compares them.
         numeric: options.numeric.clone().or(text),
-        plugin,
+        plugin: plugins::selected(arguments)?,
         xla_flags: plugins::flags(),
         mesh: arguments.mesh.mesh.clone(),
         shard: arguments.mesh.sharding(),
@@ -64,14 +88,7 @@ pub fn read_any(
         constraint_program: Some(constraint_program(invocation)?),
         watch: Some(watch(interrupt)),
         ..options
-    };
-    let path = model.to_owned();
-    let mut opening = interrupt.or(move || Opening::read(path, options))??;
-    if !opening.is_export() && !through_xla {
-        choose(&mut opening.options, &arguments.device)?;
-    }
-    warn(opening.warnings());
-    Ok(opening)
+    })
 }
 
 /// Calls `prepare` with a model's files and the arguments, and returns the result of `prepare`. If
@@ -90,7 +107,6 @@ pub fn prepared<A: Clone + Send + 'static, T: Send + 'static>(
     Ok((opening, prepared?))
 }
 
-/// Builds the network of a model, with the compiler and the cache folder that the command-line arguments set.
 pub fn open(
     mut opening: Opening,
     arguments: &CompileArguments,
@@ -111,7 +127,6 @@ pub struct Tools {
 }
 
 impl Tools {
-    /// Finds the compiler and the cache folder that the command-line arguments set.
     pub fn find(
         opening: &mut Opening,
         arguments: &CompileArguments,
@@ -150,7 +165,6 @@ impl Tools {
     }
 }
 
-/// Reports which tensors of the checkpoint were converted, and warns about damaged tuning files.
 pub fn report_build(build: Option<&BuildInfo>) {
     if let Some(build) = build {
         build::report_damage(&build.damaged);
@@ -192,7 +206,7 @@ pub fn choose(options: &mut OpenOptions, device: &DeviceArguments) -> Result<(),
 /// templates. The second process has limits on time and memory, and does not get Tracewright's
 /// environment variables.
 pub fn template_program(invocation: &Invocation) -> Result<TemplateProgram, Error> {
-    let (program, arguments) = again(invocation, &["prompt", "--limited", "--messages=-"])?;
+    let (program, arguments) = own(invocation, &["apply-template"])?;
     Ok(TemplateProgram { program, arguments, without: own_variables().collect() })
 }
 
@@ -204,7 +218,7 @@ fn constraint_program(invocation: &Invocation) -> Result<ConstraintProgram, Erro
     if std::env::var_os(CRASHES).is_some() {
         tracewright::generate::allow_crashes();
     }
-    let (program, arguments) = again(invocation, &["constrain"])?;
+    let (program, arguments) = own(invocation, &["constrain"])?;
     let without = own_variables().filter(|name| name != CRASHES).collect();
     Ok(ConstraintProgram { program, arguments, without })
 }
@@ -212,8 +226,7 @@ fn constraint_program(invocation: &Invocation) -> Result<ConstraintProgram, Erro
 /// With this environment variable, tests make schemas cause faults.
 const CRASHES: &str = "TRACEWRIGHT_CRASHES";
 
-/// Returns the program and the arguments that run Tracewright's command line with these words.
-fn again(invocation: &Invocation, words: &[&str]) -> Result<(PathBuf, Vec<OsString>), Error> {
+fn own(invocation: &Invocation, words: &[&str]) -> Result<(PathBuf, Vec<OsString>), Error> {
     let (program, first) = match invocation.again.split_first() {
         Some((program, rest)) => (program.into(), rest),
         None => (std::env::current_exe().map_err(Error::Program)?, &[][..]),
@@ -221,7 +234,6 @@ fn again(invocation: &Invocation, words: &[&str]) -> Result<(PathBuf, Vec<OsStri
     Ok((program, first.iter().cloned().chain(words.iter().map(OsString::from)).collect()))
 }
 
-/// Returns the names of Tracewright's environment variables that are set.
 fn own_variables() -> impl Iterator<Item = OsString> {
     let names = std::env::vars_os().map(|(name, _)| name);
     names.filter(|name| name.to_string_lossy().starts_with(VARIABLES))
@@ -277,7 +289,6 @@ pub fn print_commands(
     Ok(())
 }
 
-/// Warns about stop tokens that the network's vocabulary does not contain.
 pub fn say_ends(options: &GenerateOptions, model: &Model) {
     let count = model.info().vocabulary;
     let ends = model.stop_tokens().iter().filter(|end| !options.ignore_eos && **end as usize >= count);
@@ -288,7 +299,6 @@ pub fn say_ends(options: &GenerateOptions, model: &Model) {
 
 /// A file in which one run stores a sequence of tokens for the next run.
 pub struct SequenceFile {
-    /// The token sequence that the file contained before this run.
     pub saved: Option<SavedSequence>,
     file: NewFile,
 }
@@ -309,13 +319,11 @@ impl SequenceFile {
         file.and_then(|file| file.saved.as_ref()).map_or(0, |saved| saved.tokens().len())
     }
 
-    /// Replaces the saved token sequence in the file by the token sequence of this run.
     pub fn publish(self, saved: &SavedSequence) -> Result<(), Error> {
         Ok(self.file.publish_as(&saved.to_bytes())?)
     }
 }
 
-/// Formats the statistics of draft tokens, for a line on stderr.
 pub fn drafts(generated: &Generated) -> String {
     let &Generated { decode_steps, drafted, accepted, .. } = generated;
     match drafted {

@@ -67,7 +67,7 @@ impl Arguments {
                 bench.report(stages.iter().map(|stages| stages.compile(&bench.compiler)).collect())
             }
             Self::Bake(of) => {
-                let baked = bench.checkpoints(of)?;
+                let baked = bench.checkpoints(of, bench.plans(of)?)?;
                 bench.report(baked.iter().map(|(stages, from)| stages.bake(from, &bench.cache)).collect())
             }
             Self::Suite(of) => suite(&bench, of),
@@ -150,8 +150,9 @@ impl AttentionBench {
 
 /// Measures prefill, decode, trace, compile and bake of a model.
 fn suite(bench: &Bench<'_>, of: &ModelBench) -> Result<(), Error> {
-    let languages = bench.languages(of, bench.plans(of)?, None)?;
-    let baked = bench.checkpoints(of)?;
+    let plans = bench.plans(of)?;
+    let languages = bench.languages(of, plans.clone(), None)?;
+    let baked = bench.checkpoints(of, plans)?;
     let prefill = languages.iter().map(|language| language.prefill(language.chunk()));
     let decode = languages.iter().map(|language| language.decode(0, SUITE_TOKENS.min(language.chunk())));
     let mut cases: Vec<Case<'_>> = prefill.chain(decode).collect::<Result<_, _>>()?;
@@ -253,7 +254,11 @@ impl<'a> Bench<'a> {
         let tools = (&self.compiler, &*self.cache);
         let tunings = sources.iter().map(|source| source.read(&target, tools));
         let tunings = tunings.collect::<Result<Vec<_>, _>>()?;
-        let (files, mut plans) = (ModelFiles::at(model), Vec::new());
+        let files = ModelFiles::at(model);
+        let network = (self.read)(files.clone(), &variants.allow_config_key)?;
+        check_generates(&network.kind, model)?;
+        warn(&fit_beside(&network, files)?);
+        let mut plans = Vec::new();
         for (&kernels, quant, &bits, element, context, &batch, tunings, chunk, &rules, &kv) in iproduct!(
             &variants.kernels,
             formats(&variants.quant),
@@ -266,14 +271,8 @@ impl<'a> Bench<'a> {
             &variants.simplify,
             &variants.kv
         ) {
-            let network = (self.read)(files.clone(), &variants.allow_config_key)?;
-            check_generates(&network.kind, model)?;
-            let warnings = fit_beside(&network, model)?;
-            if plans.is_empty() {
-                warn(&warnings);
-            }
             let context = context.unwrap_or_else(|| CONTEXT.min(network.max_context()));
-            let plan = Plan::new(network, element, Some(context), chunk)?;
+            let plan = Plan::new(network.clone(), element, Some(context), chunk)?;
             let (weights, batch, target) = (weights(kernels, quant, bits), batch.get(), target.clone());
             let plan = Plan { weights, rules, kv, batch, target, ..plan };
             plans.push(match self.engine {
@@ -335,12 +334,12 @@ impl<'a> Bench<'a> {
         Ok(self.plans(of)?.into_iter().map(Stages::new).collect::<Result<_, _>>()?)
     }
 
-    fn checkpoints(&self, of: &ModelBench) -> Result<Vec<(Stages, Checkpoint)>, Error> {
+    fn checkpoints(&self, of: &ModelBench, plans: Vec<Plan>) -> Result<Vec<(Stages, Checkpoint)>, Error> {
         let with_weights = |plan| {
             let checkpoint = self.checkpoint(&of.model, &plan)?;
             Ok((Stages::new(plan)?, checkpoint))
         };
-        self.plans(of)?.into_iter().map(with_weights).collect()
+        plans.into_iter().map(with_weights).collect()
     }
 
     /// Created before the compilation begins; `--trace` measures one variant.

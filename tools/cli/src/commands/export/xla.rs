@@ -31,7 +31,6 @@ pub fn run(arguments: &Arguments, invocation: &Invocation) -> Result<(), Error> 
     report(arguments, &manifest)
 }
 
-/// Rejects options that only IREE supports.
 fn check(arguments: &Arguments) -> Result<(), Error> {
     let numeric = &arguments.build.model_arguments.network.numeric;
     let option = match () {
