@@ -24,6 +24,8 @@ pub(crate) enum Sums {
     /// The sum of the dequantized activations, as f32. The kernel multiplies the sum of a group of
     /// activations by the minimum of the weight group.
     Numbers,
+    /// The same sum for each half of the group.
+    HalfNumbers,
 }
 
 /// The layout of a quantized activation row with `inputs` numbers. A quantized row begins with its integers,
@@ -47,11 +49,12 @@ impl Sums {
             Self::Times(added) => format!("less{}", -added),
             Self::Halves(added) => format!("halves{}", -added),
             Self::Numbers => "sums".to_owned(),
+            Self::HalfNumbers => "half_sums".to_owned(),
         }
     }
 
     fn per_group(self) -> usize {
-        if matches!(self, Self::Halves(_)) { 2 } else { 1 }
+        if matches!(self, Self::Halves(_) | Self::HalfNumbers) { 2 } else { 1 }
     }
 }
 
@@ -365,7 +368,10 @@ impl<'k> Row<'k> {
 
     /// Returns the sum of one half of a group, if the layout has a sum for each half.
     pub(crate) fn half_sum(self, group: Value<'k>, half: usize) -> Value<'k> {
-        let element = if self.form.sums == Sums::Numbers { Element::F32 } else { Element::I32 };
+        let element = match self.form.sums {
+            Sums::Numbers | Sums::HalfNumbers => Element::F32,
+            Sums::Times(_) | Sums::Halves(_) => Element::I32,
+        };
         let at = group * self.form.sums.per_group() + half;
         self.words(self.sums(), at, 1).bits(Type::Scalar(element))
     }
@@ -409,6 +415,11 @@ impl<'k> Row<'k> {
                 sums * sums.code().constant(sums.ty(), f64::from(added))
             }
             Sums::Numbers => sums.convert(Element::F32) * scales,
+            Sums::HalfNumbers => {
+                let Type::Vector(groups, _) = scales.ty() else { unreachable!("a block has several groups") };
+                let twice: Vec<usize> = (0..2 * groups).map(|lane| lane / 2).collect();
+                sums.convert(Element::F32) * scales.pick(scales, &twice)
+            }
         };
         self.put(self.sums(), first * self.form.sums.per_group(), sums);
     }

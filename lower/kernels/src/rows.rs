@@ -5,7 +5,7 @@ use ops::format::{GROUP, Groups, PANEL};
 use ops::ops::PackedRows;
 
 use crate::code::{Code, Element, Type, Value};
-use crate::formats::{Line, RowScales, scales_of};
+use crate::formats::{GroupScales, Line, RowScales, scales_of};
 use crate::fused_op::Epilogue;
 use crate::isa::tiles::LINE;
 use crate::kernel::{self, Kernel};
@@ -87,19 +87,31 @@ impl<'k> Line<'k> {
     ) {
         let (columns, bytes) = (format.columns(), format.packed(PANEL, 1).bytes());
         let read = scales_of(format);
+        // The number of a code, by the scale and the minimum of its group or its half of a group.
+        let number =
+            |GroupScales { scales, minima }: &GroupScales<'k>, column: Value<'k>, stored: Value<'k>| {
+                let integer = read.integer(groups, stored);
+                let of = |both: &[Value<'k>]| match *both {
+                    [first, second] => {
+                        let half = column.divide(code.index(groups.group));
+                        Some(second.or_else(half.equals(code.index(1)), first))
+                    }
+                    _ => both.first().copied(),
+                };
+                let scale = of(scales);
+                let integer = integer.convert(Element::F32);
+                let scaled = scale.map_or(integer, |scale| integer * scale);
+                of(minima).map_or(scaled, |minimum| scaled - minimum)
+            };
         let of_chunk = match read.of_row() {
             RowScales::ByGroup(scales) => {
                 let group = |group: Value<'k>, count: usize| {
                     let of_chunk = code.index(columns / GROUP);
                     let (at, start) = (group.remainder(of_chunk), group.divide(of_chunk) * bytes);
-                    let (first, second) = scales(self, start, at);
+                    let scales = scales(self, start, at);
                     self.codes(code, (format, groups), (start, at), count, |column, stored| {
-                        let integer = read.integer(groups, stored);
-                        let scale = second.map_or(first, |second| {
-                            let half = column.divide(code.index(groups.group));
-                            second.or_else(half.equals(code.index(1)), first)
-                        });
-                        put(group * GROUP + column, integer.convert(Element::F32) * scale);
+                        let number = number(&scales, column, stored);
+                        put(group * GROUP + column, number);
                     });
                 };
                 code.repeat(code.index(0)..code.index(inputs / GROUP), 1, |at| group(at, GROUP));
@@ -114,11 +126,10 @@ impl<'k> Line<'k> {
             let start = chunk * bytes;
             let scales = of_chunk(self, start);
             for group in 0..count.div_ceil(GROUP) {
-                let (scale, minimum) = scales(group);
+                let scales = scales(group);
                 let left = (count - group * GROUP).min(GROUP);
                 self.codes(code, (format, groups), (start, code.index(group)), left, |column, stored| {
-                    let number = read.integer(groups, stored).convert(Element::F32) * scale;
-                    let number = minimum.map_or(number, |minimum| number - minimum);
+                    let number = number(&scales, column, stored);
                     put(chunk * columns + group * GROUP + column, number);
                 });
             }

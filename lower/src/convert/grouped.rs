@@ -35,23 +35,34 @@ impl Scales {
     /// sixteen counts, which belong to groups of 16.
     fn of(b: &mut Builder<'_>, groups: &Groups, parts: &[NodeId]) -> Result<Self, InferError> {
         let scales = b.convert(parts[0], ElementType::F32)?;
-        let Some(&counts) = parts.get(1) else { return Ok(Self { scales, minima: None }) };
+        let Some(&counts) = parts.get(1) else {
+            let minima = groups.minima;
+            return if minima { Self::of_both(b, scales) } else { Ok(Self { scales, minima: None }) };
+        };
         let counts = b.convert(counts, ElementType::F32)?;
         let shape = b.ty(counts).shape.clone();
         let mut blocks = b.ty(scales).shape.clone();
         let last = blocks.len() - 1;
         if !groups.minima {
             let scales = b.op(Reshape { shape: blocks[..last].to_vec() }, &[scales])?;
-            blocks[last] = 2 * GROUPS;
+            blocks[last] = groups.parts() * GROUPS;
             let counts = b.op(Reshape { shape: blocks }, &[counts])?;
             let scales = scaled(b, counts, scales, (0..last).collect())?;
-            let shape = [&shape[..last - 1], &[2 * shape[last - 1]]].concat();
+            let shape = [&shape[..last - 1], &[groups.parts() * shape[last - 1]]].concat();
             return Ok(Self { scales: b.op(Reshape { shape }, &[scales])?, minima: None });
         }
-        blocks.insert(last, GROUPS);
+        blocks.insert(last, groups.parts() * GROUPS);
         let counts = b.op(Reshape { shape: blocks }, &[counts])?;
         let both = scaled(b, counts, scales, (0..last).chain([last + 1]).collect())?;
-        let both = b.op(Reshape { shape: shape.clone() }, &[both])?;
+        let shape = [&shape[..last - 1], &[groups.parts() * shape[last - 1], 2]].concat();
+        let both = b.op(Reshape { shape }, &[both])?;
+        Self::of_both(b, both)
+    }
+
+    /// Takes the scales and minima `[…, groups, 2]` apart.
+    fn of_both(b: &mut Builder<'_>, both: NodeId) -> Result<Self, InferError> {
+        let shape = b.ty(both).shape.clone();
+        let last = shape.len() - 1;
         let mut one = |start| {
             let part = b.op(Narrow { axis: last, start, length: 1 }, &[both])?;
             b.op(Reshape { shape: shape[..last].to_vec() }, &[part])
@@ -161,20 +172,10 @@ fn dequantized(b: &mut Builder<'_>, groups: &Groups, parts: &[NodeId]) -> Result
     for plane in planes_of(b, groups, parts[0])? {
         let (width, bytes) = plane;
         let fields = fields(b, width, bytes, true)?;
-        let stored = match fields[..] {
-            [one] => one,
-            [first, second] => side_by_side(b, first, second)?,
-            [first, second, third, fourth] => {
-                let even = side_by_side(b, first, third)?;
-                let odd = side_by_side(b, second, fourth)?;
-                side_by_side(b, even, odd)?
-            }
-            _ => unreachable!("a byte has up to four fields"),
-        };
-        planes.push(stored);
+        planes.push(in_order(b, &fields)?);
     }
-    let numbers = if let [stored] = planes[..] {
-        integers(b, groups, stored)?
+    let numbers = if let ([stored], 1) = (&planes[..], groups.parts()) {
+        integers(b, groups, *stored)?
     } else {
         let shape = [&b.ty(scales).shape[..], &[groups.group]].concat();
         let planes = planes.into_iter().map(|plane| b.op(Reshape { shape: shape.clone() }, &[plane]));
@@ -185,6 +186,16 @@ fn dequantized(b: &mut Builder<'_>, groups: &Groups, parts: &[NodeId]) -> Result
     let Some(minima) = minima else { return Ok(numbers) };
     let minima = spread(b, minima, numbers, axes)?;
     b.binary(BinaryKind::Subtract, numbers, minima)
+}
+
+/// Joins the fields of bytes in the order of their columns, as axes of two.
+fn in_order(b: &mut Builder<'_>, fields: &[NodeId]) -> Result<NodeId, InferError> {
+    if let [one] = fields {
+        return Ok(*one);
+    }
+    let every_other = |first: usize| fields.iter().skip(first).step_by(2).copied().collect::<Vec<_>>();
+    let (even, odd) = (in_order(b, &every_other(0))?, in_order(b, &every_other(1))?);
+    side_by_side(b, even, odd)
 }
 
 /// Joins two tensors `[…, 16]` to one tensor `[…, 2, 16]`. The function uses a selection, because XLA
@@ -364,14 +375,15 @@ fn fields(
     if width == 8 {
         return Ok(vec![if for_xla { b.convert(bytes, ElementType::F32)? } else { bytes }]);
     }
-    let most = f64::from(1 << (8 - width));
+    // Of one bit, −128 is 0 or −1 after the division, as i8 has no 128.
+    let most = if width > 1 || for_xla { f64::from(1 << (8 - width)) } else { 127.0 };
     for start in (0..8).step_by(width) {
         let is_last = start + width == 8;
         // A multiplication moves the field to the upper end, and the bits above it overflow.
         let moved = if is_last {
             left
         } else {
-            b.with_scalar(BinaryKind::Multiply, left, f64::from(1 << (8 - width - start)))?
+            b.with_scalar(BinaryKind::Multiply, left, f64::from((1u8 << (8 - width - start)) as i8))?
         };
         let field = if for_xla {
             let moved = b.convert(moved, ElementType::F32)?;
@@ -395,7 +407,8 @@ fn fields(
 /// position within the bytes. With several planes, it is one tensor with all columns of a group.
 fn unpacked(b: &mut Builder<'_>, groups: &Groups, bytes: NodeId) -> Result<Vec<NodeId>, InferError> {
     let planes = planes_of(b, groups, bytes)?;
-    if let [(width, bytes)] = planes[..] {
+    if let ([(width, bytes)], 1) = (&planes[..], groups.parts()) {
+        let (width, bytes) = (*width, *bytes);
         let fields = fields(b, width, bytes, false)?;
         return fields.into_iter().map(|stored| integers(b, groups, stored)).collect();
     }
@@ -457,7 +470,6 @@ fn of_integers(
     [mut x, mut x_scales]: [NodeId; 2],
     (weight, Scales { scales, minima }): (NodeId, Scales),
 ) -> Result<NodeId, InferError> {
-    let of_x = x;
     if groups.group < GROUP {
         let [rows, count, _] = b.ty(x).shape[..] else { unreachable!("in groups") };
         let more = GROUP / groups.group;
@@ -466,6 +478,7 @@ fn of_integers(
         x_scales = b.op(each, &[x_scales])?;
         x_scales = b.op(Reshape { shape: vec![rows, count * more] }, &[x_scales])?;
     }
+    let of_x = x;
     let products = DotGeneral {
         left_batch: vec![1],
         right_batch: vec![1],

@@ -8,6 +8,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use irpa::{Archive, Checkpoint};
+use ops::format::BlockFormat;
 use ops::ops::Pack;
 use ops::{Op, WeightFormat};
 use safetensors::SafeTensors;
@@ -237,31 +238,92 @@ fn blocks_of_a_format_that_we_have_are_stored_as_they_are() {
 }
 
 #[test]
-fn other_blocks_become_eight_bits_and_that_is_said() {
-    let Stored { weights, blocks } = stored("q4_k");
-    for (key, (format, expected, found)) in &weights {
-        if [WeightFormat::Q4K, WeightFormat::Q6K].contains(format) {
-            assert_eq!(found, expected, "{key}");
-            continue;
-        }
-        assert_eq!(*format, WeightFormat::Q8, "{key}");
-        for (expected, found) in expected.chunks(32).zip(found.chunks(32)) {
-            let largest = expected.iter().fold(0.0f32, |m, x| m.max(x.abs()));
-            let apart = expected.iter().zip(found).fold(0.0f32, |m, (a, b)| m.max((a - b).abs()));
-            assert!(apart <= 0.008 * largest, "{key}: {apart} of {largest}");
-        }
-    }
-    let said: Vec<String> = blocks.iter().map(|(what, count)| format!("{count} of {what}")).collect();
-    let off = "each number off by at most 0.8 % of its group's largest";
-    let expected = [
-        "1 of Q5_0 as q8, exactly".to_owned(),
-        "1 of Q8_0 as q8, exactly".into(),
+fn each_tensor_keeps_its_own_format_and_that_is_said() {
+    for (name, expected) in [
         // Beside matmuls of other formats over one input, too.
-        "3 of Q4_K as q4_k, exactly".into(),
-        format!("1 of Q5_K as q8, {off}"),
-        "3 of Q6_K as q6_k, exactly".into(),
-    ];
-    assert_eq!(said, expected);
+        (
+            "q4_k",
+            &[
+                "1 of Q5_0 as q5_0, exactly",
+                "1 of Q8_0 as q8, exactly",
+                "3 of Q4_K as q4_k, exactly",
+                "1 of Q5_K as q5_k, exactly",
+                "3 of Q6_K as q6_k, exactly",
+            ][..],
+        ),
+        (
+            "q5_k",
+            &[
+                "1 of Q4_0 as q4, exactly",
+                "1 of Q4_1 as q4_1, exactly",
+                "1 of Q5_0 as q5_0, exactly",
+                "1 of Q5_1 as q5_1, exactly",
+                "3 of Q5_K as q5_k, exactly",
+                "1 of Q6_K as q6_k, exactly",
+            ],
+        ),
+    ] {
+        let Stored { weights, blocks } = stored(name);
+        for (key, (_, expected, found)) in &weights {
+            assert_eq!(found, expected, "{key}");
+        }
+        let said: Vec<String> = blocks.iter().map(|(what, count)| format!("{count} of {what}")).collect();
+        assert_eq!(said, expected, "{name}");
+    }
+}
+
+/// The next number of SplitMix64, which `gguf_blocks.py` computes too.
+fn splitmix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mixed = (*state ^ *state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
+}
+
+/// FNV-1a of 32-bit words, of which all NaN are one.
+fn hash(numbers: &[f32]) -> String {
+    let bits = |x: &f32| if x.is_nan() { 0x7fc0_0000 } else { x.to_bits() };
+    let step = |hash: u64, x: &f32| (hash ^ u64::from(bits(x))).wrapping_mul(0x0100_0000_01b3);
+    format!("{:016x}", numbers.iter().fold(0xcbf2_9ce4_8422_2325, step))
+}
+
+/// Random blocks of every type, whose scales are any f16, NaN and infinities too. The package `gguf` decoded the
+/// same bytes: `gguf_blocks.py` wrote the hashes of its numbers. A packed panel has the same numbers.
+#[test]
+fn thousands_of_random_blocks_are_the_numbers_that_the_package_gguf_says() {
+    let golden: Json = serde_json::from_slice(&fs::read(fixture("random_blocks.json")).unwrap()).unwrap();
+    for &block in BlockFormat::ALL {
+        let golden = &golden[block.word()];
+        let count = golden["blocks"].as_u64().unwrap() as usize;
+        assert!(count >= 4096, "{block}");
+        let mut state = golden["seed"].as_u64().unwrap();
+        let mut bytes: Vec<u8> = Vec::new();
+        while bytes.len() < count * block.bytes() {
+            bytes.extend(splitmix(&mut state).to_le_bytes());
+        }
+        bytes.truncate(count * block.bytes());
+        for change in golden["edges"].as_array().unwrap() {
+            let [at, word] = [0, 1].map(|i| change[i].as_u64().unwrap());
+            bytes[at as usize] = word as u8;
+        }
+        let mut numbers = vec![0.0; count * block.numbers()];
+        block.decode(&bytes, 0, &mut numbers);
+        assert_eq!(hash(&numbers), golden["hash"].as_str().unwrap(), "{block}");
+        let (format, inputs) = (block.ours().unwrap(), numbers.len() / 16);
+        let mut packed = vec![0; format.packed(16, inputs).bytes()];
+        let known = |row: usize, column: usize| block.quantized(&bytes, row * inputs + column);
+        format.pack_groups(&numbers, inputs, &mut packed, known);
+        let mut unpacked = vec![0.0; numbers.len()];
+        format.unpack_panel(&packed, inputs, &mut unpacked);
+        assert_eq!(hash(&unpacked), golden["hash"].as_str().unwrap(), "{block} in panels");
+        // The panel has the size of the blocks.
+        assert_eq!(packed.len(), bytes.len(), "{block}");
+        // A fault in one bit of a code is another number.
+        let last = bytes.len() - 1;
+        bytes[last] ^= 1;
+        block.decode(&bytes, 0, &mut numbers);
+        assert_ne!(hash(&numbers), golden["hash"].as_str().unwrap(), "{block}");
+    }
 }
 
 #[test]

@@ -16,8 +16,17 @@ use tracewright_tests::calls::{Calls, CheckedCall, entry, examples_of, op, rando
 use tracewright_tests::leeway::Leeway;
 use tracewright_tests::long;
 
-const FORMATS: [WeightFormat; 5] =
-    [WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Q4K, WeightFormat::Mxfp4, WeightFormat::Q6K];
+const FORMATS: [WeightFormat; 9] = [
+    WeightFormat::Q8,
+    WeightFormat::Q4,
+    WeightFormat::Q4K,
+    WeightFormat::Mxfp4,
+    WeightFormat::Q6K,
+    WeightFormat::Q5_0,
+    WeightFormat::Q5K,
+    WeightFormat::Q4_1,
+    WeightFormat::Q5_1,
+];
 
 /// Rows, inputs, outputs: one of each, whole groups, what does not divide, and more rows than are multiplied as
 /// integers.

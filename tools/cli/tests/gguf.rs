@@ -217,7 +217,7 @@ fn what_becomes_of_blocks_is_said() {
     let q8 = said("q8_0", &[]);
     assert!(q8.contains("tensors in Q8_0 as q8, exactly\n"), "{q8}");
     let long = said("q4_k", &[]);
-    for words in ["Q8_0 as q8, exactly\n", "Q6_K as q6_k, exactly\n"] {
+    for words in ["Q8_0 as q8, exactly\n", "Q6_K as q6_k, exactly\n", "Q5_0 as q5_0, exactly\n"] {
         assert!(long.contains(words), "{long}");
     }
     let dense = said("q4_k", &["--quant", "none"]);

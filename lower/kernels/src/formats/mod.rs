@@ -14,11 +14,28 @@ use crate::isa::Small;
 use crate::matmul::Panel;
 use crate::quantized::Sums;
 
-/// A scale for each of 16 rows; the second vector is the minimum, or the scale of the columns from 16 on.
-pub(crate) type GroupScales<'k> = (Value<'k>, Option<Value<'k>>);
+/// The numbers of a group, each a vector with a lane for each of 16 rows. A group of 32 columns has one
+/// scale, or two for its halves, and as many minima or none. For matmuls, minima are added; for rows,
+/// they are subtracted.
+#[derive(Clone)]
+pub(crate) struct GroupScales<'k> {
+    pub(crate) scales: Vec<Value<'k>>,
+    pub(crate) minima: Vec<Value<'k>>,
+}
 
 /// The scales of a chunk. The argument of the function is the index of a group in the chunk.
 pub(crate) type ChunkScales<'k> = Box<dyn Fn(usize) -> GroupScales<'k> + 'k>;
+
+impl<'k> GroupScales<'k> {
+    pub(crate) fn one(scale: Value<'k>) -> Self {
+        Self { scales: vec![scale], minima: Vec::new() }
+    }
+
+    /// The order in which memory holds the numbers.
+    pub(crate) fn all(&self) -> impl Iterator<Item = Value<'k>> + '_ {
+        self.scales.iter().chain(&self.minima).copied()
+    }
+}
 
 /// Code that reads the scales of a format. A chunk begins at the byte `start` of the panel.
 pub(crate) trait ReadScales: Sync {
@@ -65,8 +82,9 @@ pub(crate) enum RowScales {
 /// Returns the code that reads the scales of a format with groups.
 pub(crate) fn scales_of(format: WeightFormat) -> &'static dyn ReadScales {
     match format {
-        WeightFormat::Q8 | WeightFormat::Q4 => &q8::Halves,
-        WeightFormat::Q4K => &q4_k::Counted,
+        WeightFormat::Q8 | WeightFormat::Q4 | WeightFormat::Q5_0 => &q8::Halves { minima: false },
+        WeightFormat::Q4_1 | WeightFormat::Q5_1 => &q8::Halves { minima: true },
+        WeightFormat::Q4K | WeightFormat::Q5K => &q4_k::Counted,
         WeightFormat::Mxfp4 => &mxfp4::Powers,
         WeightFormat::Q6K => &q6_k::Sixteenths,
         WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16 => unreachable!("a format with groups"),
@@ -99,6 +117,7 @@ pub(crate) fn small(groups: &Groups) -> Small {
 /// Returns the kind of sum that the layout of quantized activations stores for each group.
 pub(crate) fn sums(groups: &Groups, signed: bool) -> Sums {
     match added(groups, signed) {
+        _ if groups.minima && groups.group < GROUP => Sums::HalfNumbers,
         _ if groups.minima => Sums::Numbers,
         added if groups.group < GROUP => Sums::Halves(added),
         added => Sums::Times(added),

@@ -10,17 +10,17 @@ pub(super) struct Powers;
 
 impl ReadScales for Powers {
     fn of_chunk<'k>(&self, _: &'k Code, panel: Panel<'k>, start: Value<'k>) -> ChunkScales<'k> {
-        Box::new(move |group| (of_exponents(panel, start + group * PANEL), None))
+        Box::new(move |group| GroupScales::one(of_exponents(panel, start + group * PANEL)))
     }
 
     fn at<'k>(&self, panel: Panel<'k>, start: Value<'k>, group: Value<'k>) -> GroupScales<'k> {
-        (of_exponents(panel, start + group * PANEL), None)
+        GroupScales::one(of_exponents(panel, start + group * PANEL))
     }
 
     fn of_row(&self) -> RowScales {
         RowScales::ByGroup(|line, start, group| {
             let scale = group * PANEL + line.lane;
-            (half_scales(line.number(start + scale, Element::I8).widen()), None)
+            GroupScales::one(half_scales(line.number(start + scale, Element::I8).widen()))
         })
     }
 

@@ -1,4 +1,4 @@
-//! Scales and minima of eight groups: two steps `[2, 16]` as f16, and counts `[3, 16, 4]`, as in GGUF.
+//! Scales and minima of eight groups, for q4_k and q5_k: two steps `[2, 16]` as f16, and counts `[3, 16, 4]`, as in GGUF.
 
 use ops::format::PANEL;
 
@@ -48,7 +48,7 @@ fn steps_and_counts<'k>(
 
 fn in_steps<'k>(steps: [Value<'k>; 2], counts: [Value<'k>; 2]) -> GroupScales<'k> {
     let [scales, minima] = counts.map(|count| count.convert(Element::F32));
-    (scales * steps[0], Some(minima * steps[1]))
+    GroupScales { scales: vec![scales * steps[0]], minima: vec![minima * steps[1]] }
 }
 
 /// The counts of eight groups, one byte each, for scales and for minima. A count times the step that eight

@@ -23,12 +23,12 @@ impl ReadScales for Sixteenths {
     fn of_row(&self) -> RowScales {
         RowScales::ByGroup(|line, start, group| {
             let step = line.number(start + (line.lane * 2 + STEPS), Element::F16).convert(Element::F32);
-            let [first, second] = [0, 1].map(|half| {
+            let scales = [0, 1].map(|half| {
                 let count =
                     line.number(start + group * (2 * PANEL) + (line.lane + half * PANEL), Element::I8);
                 count.convert(Element::F32) * step
             });
-            (first, Some(second))
+            GroupScales { scales: scales.to_vec(), minima: Vec::new() }
         })
     }
 }
@@ -40,9 +40,9 @@ fn step<'k>(panel: Panel<'k>, start: Value<'k>) -> Value<'k> {
 
 /// Reads the scales of the two halves of 32 columns.
 fn in_steps<'k>(panel: Panel<'k>, step: Value<'k>, at: Value<'k>) -> GroupScales<'k> {
-    let [first, second] = [0, 1].map(|half| {
+    let scales = [0, 1].map(|half| {
         let counts = panel.weight.load(panel.at + at + half * PANEL, Type::lanes(PANEL, Element::I8));
         counts.convert(Element::F32) * step
     });
-    (first, Some(second))
+    GroupScales { scales: scales.to_vec(), minima: Vec::new() }
 }

@@ -62,8 +62,8 @@ impl Matmul<'_> {
     /// The scales and minima in a chunk of `panels` panels, for memory; `None` without minima.
     pub(super) fn scales_of(&self, panels: usize) -> Option<usize> {
         let panels = if self.isa.has_short_vectors() { 1 } else { panels };
-        let groups = self.format.columns() / GROUP;
-        self.format.groups()?.in_steps.then_some(panels * groups * 2 * PANEL)
+        let (facts, groups) = (self.format.groups()?, self.format.columns() / GROUP);
+        facts.in_steps.then(|| panels * groups * scales_of_32(facts) * PANEL)
     }
 
     /// Multiplies a chunk of the weight, and adds the products to the sums.
@@ -94,11 +94,11 @@ impl Matmul<'_> {
         };
         // The scales of all groups are unpacked first. The code for a group is then short, and registers stay free.
         ask(code, weights, start, before);
-        let place = |panel: usize, group: Value<'k>| (group + panel * groups) * (2 * PANEL);
+        let each = scales_of_32(self.groups());
+        let place = |panel: usize, group: Value<'k>| (group + panel * groups) * (each * PANEL);
         for (panel, scales) in scales.enumerate() {
             for group in 0..groups {
-                let (first, second) = scales(group);
-                for (which, numbers) in [Some(first), second].into_iter().flatten().enumerate() {
+                for (which, numbers) in scales(group).all().enumerate() {
                     ready.store(place(panel, code.index(group)) + which * PANEL, numbers);
                 }
             }
@@ -107,7 +107,12 @@ impl Matmul<'_> {
             ask(code, weights, start + pair * (lines * LINE) + before * LINE, lines);
             let of = |panel: usize, half: usize| {
                 let at = place(panel, pair * 2 + half);
-                (ready.load(at, SUMS), Some(ready.load(at + PANEL, SUMS)))
+                let mut all = (0..each).map(|which| match which {
+                    0 => ready.load(at, SUMS),
+                    _ => ready.load(at + which * PANEL, SUMS),
+                });
+                let scales = all.by_ref().take(self.groups().parts()).collect();
+                GroupScales { scales, minima: all.collect() }
             };
             let place = GroupPlace { start, of_row: chunk * groups + pair * 2, of_chunk: pair * 2 };
             self.pair(rows, weights, place, &of, sums)
@@ -183,37 +188,39 @@ impl Matmul<'_> {
         rows: &[Row<'k>],
         weights: Panel<'k>,
         GroupPlace { start, of_row, of_chunk }: GroupPlace<'k>,
-        (scales, second): GroupScales<'k>,
+        GroupScales { scales, minima }: GroupScales<'k>,
         sums: &[Value<'k>],
     ) -> Vec<Value<'k>> {
-        let (code, groups) = (start.code(), self.groups());
-        let (parts, minima) = match second {
-            Some(second) if groups.group < GROUP => (vec![scales, second], None),
-            minima => (vec![scales], minima),
+        let code = start.code();
+        let sum_of = |row: &Row<'k>, part: usize| match scales.len() {
+            1 => row.sum(of_row).broadcast(PANEL),
+            _ => row.half_sum(of_row, part).broadcast(PANEL),
         };
         let mut columns = self.columns_of(code, weights, start, of_chunk).enumerate();
         let multiplied = |part: usize| {
-            let columns = columns.by_ref().take(GROUP / 4 / parts.len()).map(|(i, bytes)| {
+            let columns = columns.by_ref().take(GROUP / 4 / scales.len()).map(|(i, bytes)| {
                 (bytes, rows.iter().map(|row| row.four(of_row * GROUP + 4 * i)).collect::<Vec<_>>())
             });
-            let begin = |row: &Row<'k>| match minima {
-                Some(_) => code.constant(Type::lanes(PANEL, Element::I32), 0.0),
-                None if parts.len() == 1 => row.sum(of_row).broadcast(PANEL),
-                None => row.half_sum(of_row, part).broadcast(PANEL),
+            let begin = |row: &Row<'k>| {
+                if minima.is_empty() {
+                    sum_of(row, part)
+                } else {
+                    code.constant(Type::lanes(PANEL, Element::I32), 0.0)
+                }
             };
-            self.isa.add_bytes(rows.iter().map(begin).collect(), columns, small(groups))
+            self.isa.add_bytes(rows.iter().map(begin).collect(), columns, small(self.groups()))
         };
-        let integers: Vec<Vec<Value<'k>>> = (0..parts.len()).map(multiplied).collect();
+        let integers: Vec<Vec<Value<'k>>> = (0..scales.len()).map(multiplied).collect();
         let mut sums = sums.to_vec();
         // Residuals are added after both halves, as where they are multiplied in a second pass.
         for (i, row) in rows.iter().enumerate() {
             let at = i % sums.len();
-            for (&scales, integers) in parts.iter().zip(&integers) {
+            for (&scales, integers) in scales.iter().zip(&integers) {
                 let scale = scales * row.scale(of_row).broadcast(PANEL);
                 sums[at] = integers[i].convert(Element::F32).multiply_add(scale, sums[at]);
             }
-            if let Some(minima) = minima {
-                sums[at] = minima.multiply_add(row.sum(of_row).broadcast(PANEL), sums[at]);
+            for (part, minima) in minima.iter().enumerate() {
+                sums[at] = minima.multiply_add(sum_of(row, part), sums[at]);
             }
         }
         sums
@@ -295,14 +302,15 @@ impl Matmul<'_> {
         match groups.integers {
             Integers::Floats(table) => self.looked_up(table, largest(table), bytes),
             Integers::Minus(_) if groups.planes == [8] => vec![bytes],
-            Integers::Minus(_) => nibbles(bytes).to_vec(),
+            Integers::Minus(_) => fields(bytes, groups.planes[0]).collect(),
         }
     }
 
     /// Returns the integers of a table for the codes in a line, plus the number `plus`.
     fn looked_up<'k>(&self, table: &[i8; 16], plus: i8, bytes: Value<'k>) -> Vec<Value<'k>> {
         let table = table.map(|integer| integer + plus);
-        nibbles(bytes).map(|codes| self.isa.look_up(&table, codes)).to_vec()
+        let codes: Vec<Value<'k>> = fields(bytes, 4).collect();
+        codes.into_iter().map(|codes| self.isa.look_up(&table, codes)).collect()
     }
 }
 
@@ -318,9 +326,17 @@ fn upper_bits(bytes: Value<'_>, (width, field): (usize, usize), shift: usize) ->
     moved.bits(BYTES).and(bytes.code().constant(BYTES, mask))
 }
 
-/// Returns the lower four bits and the upper four bits of each byte.
-fn nibbles(bytes: Value<'_>) -> [Value<'_>; 2] {
-    let low = bytes.code().constant(BYTES, 15.0);
+/// Returns the fields of each byte, from the lowest bits on.
+fn fields(bytes: Value<'_>, width: usize) -> impl Iterator<Item = Value<'_>> {
+    let mask = bytes.code().constant(BYTES, f64::from((1u32 << width) - 1));
     let words = bytes.bits(Type::lanes(32, Element::I16));
-    [bytes.and(low), words.shift_right(4).bits(BYTES).and(low)]
+    (0..8 / width).map(move |field| match field {
+        0 => bytes.and(mask),
+        _ => words.shift_right(field * width).bits(BYTES).and(mask),
+    })
+}
+
+/// The vectors of scales and minima for 32 columns.
+fn scales_of_32(groups: &Groups) -> usize {
+    groups.parts() * groups.scales_of_group()
 }

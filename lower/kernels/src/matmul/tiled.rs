@@ -7,7 +7,7 @@ use ops::format::{ActivationBits, GROUP, PANEL};
 
 use super::{Matmul, Panel, SUMS, X, ask};
 use crate::code::{Buffer, Code, Element, Type, Value};
-use crate::formats::added;
+use crate::formats::{GroupScales, added};
 use crate::fused_op::End;
 use crate::isa::bf16_pairs;
 use crate::isa::tiles::{LINE, ROWS, Tiles, granted};
@@ -131,10 +131,8 @@ impl Matmul<'_> {
         let tiles = self.isa.tiles();
         let multiplied = match self.format.groups() {
             // Minima add a term that is not a product of bytes, and chunks of floats have four groups.
-            Some(groups) if groups.columns == 2 * GROUP => tiles.bytes || self.is_narrow() && tiles.bf16,
-            Some(groups) => {
-                groups.group == GROUP && groups.planes.len() == 1 && self.is_narrow() && tiles.bf16
-            }
+            Some(groups) if groups.columns == 2 * GROUP && !groups.minima && tiles.bytes => true,
+            Some(_) => self.has_whole_lines() && self.is_narrow() && tiles.bf16,
             None => self.format == WeightFormat::Bf16 && tiles.bf16 && self.inputs.is_multiple_of(TILE),
         };
         multiplied && self.stack.is_none() && self.rows >= FEWEST
@@ -146,8 +144,12 @@ impl Matmul<'_> {
     /// numbers. If the kernel multiplies bytes, the kernel must store the integer products of each group in
     /// memory before it multiplies the products by the group's scale.
     pub(super) fn makes_tiles_of_numbers(&self) -> bool {
-        let groups = self.format.element().is_none();
-        groups && self.is_narrow() && self.isa.tiles().bf16 && self.is_tiled()
+        self.has_whole_lines() && self.is_narrow() && self.isa.tiles().bf16 && self.is_tiled()
+    }
+
+    /// Whether a line of a panel contains whole codes, and a group has one scale.
+    fn has_whole_lines(&self) -> bool {
+        self.format.groups().is_some_and(|groups| groups.group == GROUP && groups.planes.len() == 1)
     }
 
     fn is_narrow(&self) -> bool {
@@ -341,8 +343,9 @@ impl Matmul<'_> {
         let groups = code.index(self.format.columns() / GROUP);
         let chunk = group.divide(groups) * self.format.packed(PANEL, 1).bytes();
         let group = group.remainder(groups);
-        let (scales, minima) = self.scales().at(weight, chunk, group);
-        let least = minima.unwrap_or_else(|| {
+        let GroupScales { scales, minima } = self.scales().at(weight, chunk, group);
+        let scales = scales[0];
+        let least = minima.first().copied().unwrap_or_else(|| {
             let least = -f64::from(added(self.groups(), false));
             scales * code.constant(SUMS, -least)
         });

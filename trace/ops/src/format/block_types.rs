@@ -96,8 +96,22 @@ pub(super) fn nibbles(bytes: &[u8]) -> [u8; GROUP] {
     std::array::from_fn(|place| bytes[place % 16] >> (place / 16 * 4) & 15)
 }
 
-pub(super) fn bits(bytes: &[u8]) -> [u8; GROUP] {
-    std::array::from_fn(|place| bytes[place / 8] >> (place % 8) & 1)
+/// Reads 32 codes of five bits: four bytes contain the fifth bits, and 16 bytes the lower four bits.
+pub(super) fn fifth_bits(bytes: &[u8], codes: &mut [u8]) {
+    let low = nibbles(&bytes[4..]);
+    for (place, (code, low)) in codes.iter_mut().zip(low).enumerate() {
+        *code = low | (bytes[place / 8] >> (place % 8) & 1) << 4;
+    }
+}
+
+/// Writes the bytes that [`fifth_bits`] reads.
+pub(super) fn put_fifth_bits(codes: &[u8], bytes: &mut [u8]) {
+    let (high, low) = bytes.split_at_mut(4);
+    for (byte, codes) in high.iter_mut().zip(codes.chunks(8)) {
+        *byte = codes.iter().enumerate().fold(0, |bits, (place, code)| bits | (code >> 4 & 1) << place);
+    }
+    let lower: Vec<u8> = codes[..GROUP].iter().map(|code| code & 15).collect();
+    low.iter_mut().zip(paired(&lower)).for_each(|(byte, pair)| *byte = pair);
 }
 
 impl fmt::Display for BlockFormat {

@@ -1,11 +1,12 @@
 //! Decodes the quantized blocks of GGUF. The file `ggml-common.h` of ggml defines the layouts of the blocks.
 //! The tests compare all decoded numbers bit for bit with the results of the Python package `gguf`.
 
-use super::block_types::{bits, half, nibbles, paired};
+#[cfg(test)]
+use super::block_types::nibbles;
+use super::block_types::{half, paired};
 use super::groups::Group;
 use super::mxfp4::FloatGroup;
-use super::q4_k::SuperBlock;
-use super::{BlockFormat, DOUBLED_FLOATS, GROUP, Quantized, SUPER_BLOCK, WeightFormat};
+use super::{BlockFormat, DOUBLED_FLOATS, GROUP, Groups, Quantized, SUPER_BLOCK, WeightFormat};
 
 /// The number of values per block in formats such as Q4_K, whose names end with K.
 const LONG: usize = SUPER_BLOCK;
@@ -17,11 +18,13 @@ impl BlockFormat {
     /// # Panics
     /// Panics if `bytes` contains fewer than `start + out.len()` numbers.
     pub fn decode(self, bytes: &[u8], start: usize, out: &mut [f32]) {
-        let (together, mut done) = (self.numbers(), 0);
+        let (groups, together, mut done) = (self.facts(), self.numbers(), 0);
         let mut block = [0.0; LONG];
         while done < out.len() {
             let (index, first) = ((start + done) / together, (start + done) % together);
-            self.block(&bytes[index * self.bytes()..][..self.bytes()], &mut block);
+            let stored = &bytes[index * self.bytes()..][..self.bytes()];
+            let codes = &groups.codes(stored)[..together];
+            groups.numbers(codes, &groups.scales_of(stored), &mut block);
             let count = (together - first).min(out.len() - done);
             out[done..done + count].copy_from_slice(&block[first..first + count]);
             done += count;
@@ -50,58 +53,22 @@ impl BlockFormat {
     /// Returns the integers of a block with one f16 scale; `None` for other blocks.
     pub(super) fn group(self, block: &[u8]) -> Option<Group> {
         match self {
-            Self::Q4_0 | Self::Q5_0 | Self::Q8_0 => Some(self.with_scale(block)),
+            Self::Q4_0 | Self::Q5_0 | Self::Q8_0 => {
+                let (groups, codes) = (self.facts(), self.facts().codes(block));
+                let integers = std::array::from_fn(|place| groups.integer(codes[place]));
+                Some(Group { integers, scale: half(block) })
+            }
             Self::Mxfp4 => FloatGroup::read(block).in_integers(),
-            Self::Q4_1 | Self::Q5_1 | Self::Q4K | Self::Q5K | Self::Q6K => None,
+            _ => None,
         }
     }
 
-    /// Decodes a block of Q4_0, Q5_0 or Q8_0.
-    fn with_scale(self, block: &[u8]) -> Group {
-        let mut integers = [0; GROUP];
-        match self {
-            Self::Q4_0 => integers = nibbles(&block[2..]).map(|nibble| nibble as i8 - 8),
-            Self::Q5_0 => {
-                let high = bits(&block[2..]);
-                integers = nibbles(&block[6..]).map(|nibble| nibble as i8);
-                integers.iter_mut().zip(high).for_each(|(low, bit)| *low += 16 * bit as i8 - 16);
-            }
-            _ => integers.iter_mut().zip(&block[2..]).for_each(|(integer, byte)| *integer = *byte as i8),
-        }
-        Group { integers, scale: half(block) }
-    }
-
-    fn block(self, block: &[u8], out: &mut [f32; LONG]) {
-        if let Some(groups) = self.ours().and_then(WeightFormat::groups) {
-            return groups.numbers(&groups.codes(block)[..self.numbers()], &groups.scales_of(block), out);
-        }
-        match self {
-            Self::Q4_1 | Self::Q5_1 => {
-                let (scale, least) = (half(block).to_f32(), half(&block[2..]).to_f32());
-                let high = if self == Self::Q5_1 { bits(&block[4..]) } else { [0; GROUP] };
-                let low = nibbles(&block[self.bytes() - 16..]);
-                let integers = low.iter().zip(high).map(|(low, bit)| low + 16 * bit);
-                out.iter_mut().zip(integers).for_each(|(x, q)| *x = f32::from(q) * scale + least);
-            }
-            Self::Q5K => five_bits(block, out),
-            _ => {
-                let Group { integers, scale } = self.with_scale(block);
-                out.iter_mut().zip(integers).for_each(|(x, q)| *x = f32::from(q) * scale.to_f32());
-            }
-        }
-    }
-}
-
-/// Decodes a block of Q5_K. A byte of fifth bits has one bit for each of the eight groups, at the same
-/// position.
-fn five_bits(block: &[u8], out: &mut [f32; LONG]) {
-    let (four, high) = (SuperBlock::read(block), &block[16..16 + GROUP]);
-    for (index, group) in out.as_chunks_mut::<GROUP>().0.iter_mut().enumerate() {
-        let [scale, minimum] = four.scale_and_minimum(index);
-        for (place, x) in group.iter_mut().enumerate() {
-            let integer = four.integers[index][place] + 16 * (high[place] >> index & 1);
-            *x = scale * f32::from(integer) - minimum;
-        }
+    /// The facts of the format that stores these blocks.
+    fn facts(self) -> &'static Groups {
+        let Some(groups) = self.ours().and_then(WeightFormat::groups) else {
+            unreachable!("a format for each block")
+        };
+        groups
     }
 }
 

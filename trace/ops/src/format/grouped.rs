@@ -17,20 +17,23 @@ impl WeightFormat {
     /// the codes, from the lowest bits on. Each plane is stored as signed integers: half of its range is
     /// subtracted, except for the codes of a table. With a plane of 4 bits, a byte contains the integer a of
     /// a column, and the integer b of the column 16 positions later, as 16 b + a modulo 256. The tensor of
-    /// scales is `[outputs, groups]`. If scales are multiples of steps, it is f16 `[outputs, blocks, steps]`,
-    /// and the tensor of counts is i8 `[outputs, groups, 2]`.
+    /// scales is `[outputs, groups]`, or `[outputs, groups, 2]` with minima. If scales are multiples of steps,
+    /// it is f16 `[outputs, blocks, steps]`, and the tensor of counts is i8 `[outputs, groups, counts]`.
     pub fn grouped(self, part: GroupPart, outputs: usize, inputs: usize) -> Option<TensorType> {
         let groups = self.groups()?;
         let blocks = inputs.div_ceil(groups.block.numbers());
         let count = blocks * groups.block.numbers() / GROUP;
-        let steps = if groups.minima { 2 } else { 1 };
+        let (parts, steps) = (groups.parts(), groups.scales_of_group());
         Some(match part {
             GroupPart::Integers => TensorType::new(ElementType::I8, [outputs, count, 4 * groups.bits()]),
             GroupPart::Scales if groups.in_steps => {
                 TensorType::new(ElementType::F16, [outputs, blocks, steps])
             }
+            GroupPart::Scales if groups.minima => TensorType::new(groups.element, [outputs, count, steps]),
             GroupPart::Scales => TensorType::new(groups.element, [outputs, count]),
-            GroupPart::Counts if groups.in_steps => TensorType::new(ElementType::I8, [outputs, count, 2]),
+            GroupPart::Counts if groups.in_steps => {
+                TensorType::new(ElementType::I8, [outputs, count, parts * steps])
+            }
             GroupPart::Counts => return None,
         })
     }
@@ -66,16 +69,19 @@ impl WeightFormat {
                         .zip(bytes.chunks_exact_mut(4 * groups.bits()))
                         .for_each(|(codes, bytes)| groups.store_signed(codes, bytes));
                 }
-                (_, Scales::Each([scale, _])) => bytes.copy_from_slice(&match groups.element {
-                    ElementType::Bf16 => bf16::from_f32(scale).to_le_bytes(),
-                    _ => f16::from_f32(scale).to_le_bytes(),
-                }),
+                (_, Scales::Each(both)) => {
+                    let words = both.map(|number| match groups.element {
+                        ElementType::Bf16 => bf16::from_f32(number).to_le_bytes(),
+                        _ => f16::from_f32(number).to_le_bytes(),
+                    });
+                    bytes.copy_from_slice(&words.as_flattened()[..bytes.len()]);
+                }
                 (GroupPart::Scales, Scales::InSteps(steps)) => {
                     let steps = steps.steps.map(f16::to_le_bytes);
                     bytes.copy_from_slice(&steps.as_flattened()[..bytes.len()]);
                 }
                 (GroupPart::Counts, Scales::InSteps(steps)) => {
-                    let counts = steps.counts.as_flattened().iter();
+                    let counts = steps.counts.iter().flat_map(|counts| &counts[..groups.scales_of_group()]);
                     bytes.iter_mut().zip(counts).for_each(|(byte, count)| *byte = *count as u8);
                 }
             }
@@ -109,13 +115,12 @@ impl WeightFormat {
     /// the minimum follows.
     pub(crate) fn scale_places(self, group: usize, place: usize) -> Vec<(usize, Option<usize>)> {
         let Some(groups) = self.groups() else { return Vec::new() };
-        match (groups.in_steps, groups.minima) {
-            (false, _) => vec![(group, None)],
-            (true, true) => {
-                [0, 1].map(|which| (group / GROUPS * 2 + which, Some(2 * group + which))).to_vec()
-            }
-            (true, false) => vec![(group / GROUPS, Some(2 * group + place / groups.group))],
-        }
+        let (each, own) = (groups.scales_of_group(), group * groups.parts() + place / groups.group);
+        let place = |which: usize| match each * own + which {
+            own if groups.in_steps => (group / GROUPS * each + which, Some(own)),
+            own => (own, None),
+        };
+        (0..each).map(place).collect()
     }
 }
 

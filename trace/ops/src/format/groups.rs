@@ -86,11 +86,11 @@ pub enum Scales {
     InSteps(BlockSteps),
 }
 
-/// The steps of a block, and for each 32 values a pair of numbers of steps. With minima, a pair is
-/// a scale and a minimum. Without, it is the scales of two groups of 16, and the second step is 0.
+/// The steps of a block, and for each group the scale and the minimum as numbers of steps. Without
+/// minima, the second step is 0.
 pub struct BlockSteps {
     pub steps: [f16; 2],
-    pub counts: [[i8; 2]; GROUPS],
+    pub counts: [[i8; 2]; 2 * GROUPS],
 }
 
 impl Groups {
@@ -106,6 +106,16 @@ impl Groups {
             Some((*sum - width, *width))
         });
         starts.collect::<Vec<_>>().into_iter()
+    }
+
+    /// The groups of each 32 values.
+    pub fn parts(&self) -> usize {
+        GROUP / self.group
+    }
+
+    /// The numbers that describe a group: the scale and, in some formats, the minimum.
+    pub fn scales_of_group(&self) -> usize {
+        1 + usize::from(self.minima)
     }
 
     pub(super) fn scale_bytes(&self) -> usize {
@@ -134,15 +144,7 @@ impl Groups {
             Scales::Each(one) => [one; 2 * GROUPS],
             Scales::InSteps(BlockSteps { steps, counts }) => {
                 let steps = steps.map(f16::to_f32);
-                let times = |step: f32, count: i8| step * f32::from(count);
-                if self.minima {
-                    from_fn(|group| {
-                        let counts = counts[group % GROUPS];
-                        [0, 1].map(|which| times(steps[which], counts[which]))
-                    })
-                } else {
-                    from_fn(|group| [times(steps[0], counts[group / 2][group % 2]), 0.0])
-                }
+                counts.map(|counts| from_fn(|which| steps[which] * f32::from(counts[which])))
             }
         }
     }

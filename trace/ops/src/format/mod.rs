@@ -95,6 +95,18 @@ formats! {
         /// Integers of six bits in groups of 16. The scale of a group is a number of steps of eight bits, and
         /// 16 groups share a step: 6.5625 bits per number. GGUF files contain weights in this format.
         Q6K = "q6_k" in q6_k,
+        /// Symmetric integers of five bits in groups of 32: 5.5 bits per number. GGUF files contain
+        /// weights in this format.
+        Q5_0 = "q5_0" in q5_0,
+        /// Integers of five bits in groups of 32, with scales and minima as in q4_k: 5.5 bits per
+        /// number. GGUF files contain weights in this format.
+        Q5K = "q5_k" in q5_k,
+        /// Integers of four bits in groups of 32. Each group has a scale and a least number: 5 bits per
+        /// number. GGUF files contain weights in this format.
+        Q4_1 = "q4_1" in q4_1,
+        /// Integers of five bits in groups of 32. Each group has a scale and a least number: 6 bits per
+        /// number. GGUF files contain weights in this format.
+        Q5_1 = "q5_1" in q5_1,
     }
 }
 

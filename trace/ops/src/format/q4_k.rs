@@ -19,7 +19,8 @@ pub(super) const FORMAT: Groups = Groups {
     scales: &[ScaleBytes { at: 0, count: 2, width: 2 }, ScaleBytes { at: 4, count: 3, width: 4 }],
     read_scales: |block| {
         let SuperBlock { steps, counts, .. } = SuperBlock::read(block);
-        Scales::InSteps(BlockSteps { steps, counts: counts.map(|counts| counts.map(|count| count as i8)) })
+        let counts = std::array::from_fn(|group| counts.get(group).map_or([0; 2], |pair| pair.map(|x| x as i8)));
+        Scales::InSteps(BlockSteps { steps, counts })
     },
     element: ElementType::F16,
     in_steps: true,
@@ -28,14 +29,14 @@ pub(super) const FORMAT: Groups = Groups {
     write: |codes, block| {
         let mut all = SuperBlock::read(block);
         all.integers.as_flattened_mut().copy_from_slice(codes);
-        block.copy_from_slice(&all.bytes());
+        block.copy_from_slice(&all.bytes(BlockFormat::Q4K));
     },
-    quantize: |numbers, weights| SuperBlock::nearest(numbers, weights).bytes(),
+    quantize: |numbers, weights| SuperBlock::nearest(numbers, weights, MOST).bytes(BlockFormat::Q4K),
     round: |units| units.round().clamp(0.0, MOST) as u8,
     refit: Some(|block, group, numbers, weights| {
         let mut all = SuperBlock::read(block);
         all.refit(group, numbers, weights);
-        block.copy_from_slice(&all.bytes());
+        block.copy_from_slice(&all.bytes(BlockFormat::Q4K));
     }),
     keep: |_| None,
     loss: "rounded",
@@ -45,27 +46,32 @@ pub(super) const FORMAT: Groups = Groups {
 /// The largest unsigned 4-bit integer, as an f32.
 const MOST: f32 = 15.0;
 const MOST_STEPS: f32 = 63.0;
+/// The bytes of the steps and counts, before the integers.
+const HEAD: usize = 16;
 
 /// Eight groups of a weight row. A value is an integer times the group's scale, minus its minimum; each is a
-/// multiple of its own step. The format is that of a block of GGUF's Q4_K.
+/// multiple of its own step. The format is that of a block of GGUF's Q4_K, or of Q5_K with fifth bits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct SuperBlock {
     /// The step for the scales of the groups, and the step for the minima of the groups.
     pub steps: [f16; 2],
     /// The scale and the minimum of each group, each as a number of steps from 0 to 63.
     pub counts: [[u8; 2]; GROUPS],
-    /// The integers of each group, from 0 to 15.
+    /// The integers of each group, from 0 to 15, or to 31 with fifth bits.
     pub integers: [[u8; GROUP]; GROUPS],
 }
 
 impl SuperBlock {
-    /// Reads a block of Q4_K, or of Q5_K without the fifth bits. The lower four bits of 32 bytes contain one
-    /// group, the upper four bits the next.
+    /// Reads a block of Q4_K or Q5_K. The lower four bits of 32 bytes contain one group, the upper four bits
+    /// the next. A byte of fifth bits has one bit for each of the eight groups, at the same position.
     pub(super) fn read(block: &[u8]) -> Self {
         let mut packed = [0; 12];
         packed.copy_from_slice(&block[4..16]);
-        let low = &block[block.len() - SUPER_BLOCK / 2..];
-        let integer = |group: usize, place: usize| low[group / 2 * GROUP + place] >> (group % 2 * 4) & 15;
+        let (high, low) = block[HEAD..].split_at(block.len() - HEAD - SUPER_BLOCK / 2);
+        let integer = |group: usize, place: usize| {
+            let fifth = high.get(place).map_or(0, |bits| bits >> group & 1);
+            low[group / 2 * GROUP + place] >> (group % 2 * 4) & 15 | fifth << 4
+        };
         Self {
             steps: [half(block), half(&block[2..])],
             counts: Self::unpacked_counts(packed),
@@ -73,15 +79,21 @@ impl SuperBlock {
         }
     }
 
-    fn bytes(&self) -> Vec<u8> {
+    /// The bytes of a block of Q4_K or Q5_K.
+    pub(super) fn bytes(&self, block: BlockFormat) -> Vec<u8> {
         let mut bytes = self.steps.map(f16::to_le_bytes).as_flattened().to_vec();
         bytes.extend(self.packed_counts());
+        if block == BlockFormat::Q5K {
+            let bit = |place: usize, group: usize| (self.integers[group][place] >> 4) << group;
+            bytes.extend((0..GROUP).map(|place| (0..GROUPS).fold(0, |bits, group| bits | bit(place, group))));
+        }
         for pair in self.integers.as_chunks::<2>().0 {
-            bytes.extend(pair[0].iter().zip(pair[1]).map(|(low, high)| low | high << 4));
+            bytes.extend(pair[0].iter().zip(pair[1]).map(|(low, high)| low & 15 | high << 4));
         }
         bytes
     }
 
+    #[cfg(test)]
     pub fn scale_and_minimum(&self, group: usize) -> [f32; 2] {
         [0, 1].map(|which| self.steps[which].to_f32() * f32::from(self.counts[group][which]))
     }
@@ -117,18 +129,18 @@ impl SuperBlock {
     /// integers of the group. The function then rounds the scale and the minimum to multiples of their steps.
     /// If `weights` is empty, all values have the same weight. If a number is NaN or infinite, the steps are
     /// NaN.
-    fn nearest(numbers: &[f32], weights: &[f32]) -> Self {
+    pub(super) fn nearest(numbers: &[f32], weights: &[f32], most: f32) -> Self {
         if !all_finite(numbers) {
             return Self { steps: [f16::NAN; 2], counts: [[0; 2]; GROUPS], integers: [[0; GROUP]; GROUPS] };
         }
         let groups: [Numbers; GROUPS] = std::array::from_fn(|group| {
             let [numbers, weights] =
                 [numbers, weights].map(|all| all.get(group * GROUP..).unwrap_or_default());
-            Numbers::of(numbers, weights)
+            Numbers::of(numbers, weights, most)
         });
         let fits = groups.each_ref().map(Numbers::fit);
-        let most = |which: usize| fits.iter().fold(0.0f32, |most, fit| most.max(fit[which]));
-        let steps = [most(0), most(1)].map(|most| f16::from_f32(most / MOST_STEPS));
+        let largest = |which: usize| fits.iter().fold(0.0f32, |most, fit| most.max(fit[which]));
+        let steps = [largest(0), largest(1)].map(|largest| f16::from_f32(largest / MOST_STEPS));
         let mut block = Self { steps, counts: [[0; 2]; GROUPS], integers: [[0; GROUP]; GROUPS] };
         for (group, (numbers, fit)) in groups.iter().zip(fits).enumerate() {
             (block.counts[group], block.integers[group]) = numbers.in_steps(fit, steps.map(f16::to_f32));
@@ -138,7 +150,7 @@ impl SuperBlock {
 
     /// Quantizes new values for one group, but keeps the steps of the scales and minima.
     fn refit(&mut self, group: usize, numbers: &[f32], weights: &[f32]) {
-        let numbers = Numbers::of(numbers, weights);
+        let numbers = Numbers::of(numbers, weights, MOST);
         (self.counts[group], self.integers[group]) =
             numbers.in_steps(numbers.fit(), self.steps.map(f16::to_f32));
     }
@@ -150,6 +162,8 @@ struct Numbers {
     weights: [f32; GROUP],
     /// The number of real values in the group; the rest of the array repeats one of the real values.
     count: usize,
+    /// The largest integer.
+    most: f32,
 }
 
 /// The quantized integers of the group, stored as f32.
@@ -157,11 +171,11 @@ type Rounded = [f32; GROUP];
 
 impl Numbers {
     /// Creates a group from the first 32 of the given values.
-    fn of(numbers: &[f32], weights: &[f32]) -> Self {
+    fn of(numbers: &[f32], weights: &[f32], most: f32) -> Self {
         let count = numbers.len().min(GROUP);
         let mut x = [numbers.first().copied().unwrap_or(0.0); GROUP];
         x.iter_mut().zip(numbers).for_each(|(x, number)| *x = *number);
-        Self { x, weights: group_weights(weights), count }
+        Self { x, weights: group_weights(weights), count, most }
     }
 
     /// Returns the scale and the minimum with the smallest error, before the rounding to multiples of steps.
@@ -172,11 +186,11 @@ impl Numbers {
         let most = self.x.iter().fold(least, |most, x| most.max(*x));
         let range = most - least;
         if range <= 0.0 || !range.is_finite() {
-            return [range / MOST, -least];
+            return [range / self.most, -least];
         }
-        let mut best = ([range / MOST, -least], f32::INFINITY);
+        let mut best = ([range / self.most, -least], f32::INFINITY);
         for widened in WIDENED {
-            let mut fit = [range / (MOST + widened), -least];
+            let mut fit = [range / (self.most + widened), -least];
             for _ in 0..ROUNDS {
                 let integers = self.integers(fit);
                 fit = self.fitted(&integers);
@@ -196,7 +210,7 @@ impl Numbers {
         for integer in &mut integers {
             let units = (*integer + minimum) * inverse;
             let units = if units > 0.0 { units } else { 0.0 };
-            let units = if units < MOST { units } else { MOST };
+            let units = if units < self.most { units } else { self.most };
             *integer = (units + INTEGERS) - INTEGERS;
         }
         integers
@@ -318,9 +332,9 @@ mod tests {
         let counts = std::array::from_fn(|group| [63 - group as u8, 9 * group as u8]);
         let integers = std::array::from_fn(|group| std::array::from_fn(|i| ((i * 7 + group * 3) % 16) as u8));
         let numbers = SuperBlock { steps, counts, integers }.numbers();
-        assert_eq!(SuperBlock::nearest(&numbers, &[]).numbers(), numbers);
+        assert_eq!(SuperBlock::nearest(&numbers, &[], MOST).numbers(), numbers);
         for constant in [0.0f32, 1.5, -1.5] {
-            let found = SuperBlock::nearest(&[constant; 70], &[]).numbers();
+            let found = SuperBlock::nearest(&[constant; 70], &[], MOST).numbers();
             assert!(found[..70].iter().all(|x| (x - constant).abs() <= constant.abs() / 1024.0), "{found:?}");
             assert!(found[96..].iter().all(|x| *x == 0.0));
         }
@@ -331,7 +345,7 @@ mod tests {
         let all = numbers(64 * SUPER_BLOCK);
         let (mut with_minima, mut without, mut squares) = (0.0, 0.0, 0.0);
         for numbers in all.chunks(SUPER_BLOCK) {
-            with_minima += lost(numbers, &SuperBlock::nearest(numbers, &[]));
+            with_minima += lost(numbers, &SuperBlock::nearest(numbers, &[], MOST));
             squares += numbers.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
             for group in numbers.chunks(GROUP) {
                 let super::super::groups::Group { integers, scale } = super::super::q4::group(group, &[]);

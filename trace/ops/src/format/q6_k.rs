@@ -19,7 +19,7 @@ pub(super) const FORMAT: Groups = Groups {
         ScaleBytes { at: STEP, count: 1, width: 2 },
     ],
     read_scales: |block| {
-        let counts = std::array::from_fn(|i| [0, 1].map(|half| block[COUNTS + 2 * i + half] as i8));
+        let counts = std::array::from_fn(|group| [block[COUNTS + group] as i8, 0]);
         Scales::InSteps(BlockSteps { steps: [half(&block[STEP..]), f16::ZERO], counts })
     },
     element: ElementType::F16,

@@ -39,6 +39,12 @@ fn panels_come_back_within_half_a_unit_of_their_groups() {
                         WeightFormat::Mxfp4 => largest * 0.26,
                         // The bound is a whole unit, and half a step of the scale.
                         WeightFormat::Q6K => largest * 0.05,
+                        // The bound is a whole unit, because the integers on one side of zero end at 15.
+                        WeightFormat::Q5_0 => largest * (1.0 / 16.0 + 1.0 / 1024.0),
+                        WeightFormat::Q5K => largest * 0.08,
+                        // The bound is half a unit of twice the largest number.
+                        WeightFormat::Q4_1 => largest * 0.07,
+                        WeightFormat::Q5_1 => largest * 0.035,
                     };
                     for (x, y) in expected.iter().zip(found) {
                         assert!(
@@ -54,7 +60,7 @@ fn panels_come_back_within_half_a_unit_of_their_groups() {
 
 #[test]
 fn rows_in_groups_come_back_as_panels_do() {
-    for format in [WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Mxfp4] {
+    for format in [WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Mxfp4, WeightFormat::Q5_0] {
         for inputs in [1, 16, 33, 64, 67] {
             let row = numbers(inputs);
             let mut panel = vec![0; format.packed(1, inputs).bytes()];

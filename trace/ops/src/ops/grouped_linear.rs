@@ -90,6 +90,31 @@ impl Operation for GroupedLinear {
             &["bf16[40,33]", "i8[5,8,24]", "f16[5,1,1]", "i8[5,8,2]"],
             "bf16[40,5]",
         ),
+        good(
+            "grouped_linear format=q5_0 element=f32 activations=mixed",
+            &["f32[3,70]", "i8[7,3,20]", "f16[7,3]"],
+            "f32[3,7]",
+        ),
+        good(
+            "grouped_linear format=q5_0 element=bf16 activations=8",
+            &["bf16[40,33]", "i8[5,2,20]", "f16[5,2]"],
+            "bf16[40,5]",
+        ),
+        good(
+            "grouped_linear format=q5_k element=f32 activations=mixed",
+            &["f32[3,300]", "i8[7,16,20]", "f16[7,2,2]", "i8[7,16,2]"],
+            "f32[3,7]",
+        ),
+        good(
+            "grouped_linear format=q4_1 element=f32 activations=8",
+            &["f32[3,70]", "i8[7,3,16]", "f16[7,3,2]"],
+            "f32[3,7]",
+        ),
+        good(
+            "grouped_linear format=q5_1 element=bf16 activations=8",
+            &["bf16[40,33]", "i8[5,2,20]", "f16[5,2,2]"],
+            "bf16[40,5]",
+        ),
         bad(
             "grouped_linear format=q8 element=f32 activations=8",
             &["f32[3,70]", "i8[5,3,32]"],

@@ -51,6 +51,16 @@ impl Operation for GroupedRows {
             &["i8[5,16,24]", "f16[5,2,1]", "i8[5,16,2]", "i32[3]"],
             "f32[3,257]",
         ),
+        good(
+            "grouped_rows format=q5_0 inputs=70 element=f32",
+            &["i8[5,3,20]", "f16[5,3]", "i32[3]"],
+            "f32[3,70]",
+        ),
+        good(
+            "grouped_rows format=q5_1 inputs=70 element=f32",
+            &["i8[5,3,20]", "f16[5,3,2]", "i32[3]"],
+            "f32[3,70]",
+        ),
         bad("grouped_rows format=q8 inputs=70 element=f32", &["i8[5,3,32]", "f16[5,3]"], "takes 3 operands"),
         bad(
             "grouped_rows format=q8 inputs=99 element=f32",
