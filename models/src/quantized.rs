@@ -4,13 +4,11 @@
 use std::collections::BTreeMap;
 
 use irpa::{BlockFormat, Checkpoint};
-use ops::WeightFormat;
 use trace::{Quantization, key_pattern};
 
 /// Returns the storage formats of matmul weights that the checkpoint stores in quantized blocks. The result
 /// has the most frequent format for each pattern of checkpoint keys, and the formats of the tensors that have
-/// another one. Tracewright keeps blocks for which it has a format ([`BlockFormat::ours`]), and converts all
-/// others to q8, the format with the least loss.
+/// another one. If some tensors of a pattern are not in blocks, only the others have formats.
 pub(crate) fn stored_in(checkpoint: &Checkpoint) -> Quantization {
     let mut tensors: BTreeMap<String, Vec<(&str, Option<BlockFormat>)>> = BTreeMap::new();
     for tensor in checkpoint.tensors().filter(|tensor| tensor.shape.len() > 1) {
@@ -18,21 +16,15 @@ pub(crate) fn stored_in(checkpoint: &Checkpoint) -> Quantization {
     }
     let mut formats = BTreeMap::new();
     for (pattern, tensors) in tensors {
-        let own =
-            tensors.into_iter().map(|(key, blocks)| Some((key, blocks?.ours().unwrap_or(WeightFormat::Q8))));
-        // Layers without blocks share a function with the other layers, so no layer has a format.
-        let Some(own) = own.collect::<Option<Vec<_>>>() else { continue };
+        let all = tensors.len();
+        let own: Vec<_> =
+            tensors.into_iter().filter_map(|(key, blocks)| Some((key, blocks?.ours()?))).collect();
         let count = |format| own.iter().filter(|(_, other)| *other == format).count();
-        let Some(most) = own.iter().map(|(_, format)| *format).max_by_key(|format| (count(*format), *format))
-        else {
-            continue;
-        };
-        formats.extend(
-            own.iter()
-                .filter(|(_, format)| *format != most)
-                .map(|(key, format)| ((*key).to_owned(), *format)),
-        );
-        formats.insert(pattern, most);
+        let most = own.iter().map(|(_, format)| *format).max_by_key(|format| (count(*format), *format));
+        let most = most.filter(|_| own.len() == all);
+        let others = own.iter().filter(|(_, format)| Some(*format) != most);
+        formats.extend(others.map(|(key, format)| ((*key).to_owned(), *format)));
+        formats.extend(most.map(|format| (pattern, format)));
     }
     Quantization::by_key(formats)
 }

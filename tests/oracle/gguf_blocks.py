@@ -13,7 +13,7 @@ BLOCKS = 4096
 # Of each type the places of its scales of 16 bits in a block.
 HALVES = {
     T.Q4_0: [0], T.Q4_1: [0, 2], T.Q5_0: [0], T.Q5_1: [0, 2], T.Q8_0: [0], T.Q4_K: [0, 2], T.Q5_K: [0, 2], T.Q6_K: [208],
-    T.Q2_K: [80, 82], T.Q3_K: [108], T.IQ4_NL: [0], T.IQ4_XS: [0], T.MXFP4: [],
+    T.Q2_K: [80, 82], T.Q3_K: [108], T.IQ4_NL: [0], T.MXFP4: [],
 }
 # Zeros, infinities, NaN, the least and the largest number.
 EDGES = [0x0000, 0x8000, 0x7C00, 0xFC00, 0x7E00, 0xFE01, 0x0001, 0x7BFF]

@@ -2,8 +2,8 @@
 //! without a kernel.
 
 use ops::format::{
-    ActivationBits, GROUP, GROUPS, Groups, IGNORED_BITS, Integers, LARGEST_ACTIVATION, OUTLIER,
-    RESIDUAL_STEPS,
+    ActivationBits, DOUBLED_FLOATS, GROUP, GROUPS, Groups, IGNORED_BITS, Integers, LARGEST_ACTIVATION,
+    OUTLIER, RESIDUAL_STEPS,
 };
 use ops::ops::{
     BinaryKind, BroadcastInDim, Compare, Concatenate, Constant, Direction, DotGeneral, Gather, GroupedLinear,
@@ -442,7 +442,7 @@ fn integers(b: &mut Builder<'_>, groups: &Groups, stored: NodeId) -> Result<Node
         (Integers::Minus(_), added) => b.with_scalar(BinaryKind::Add, stored, f64::from(added)),
         // Twice the values of four-bit floats: see [`ops::format::DOUBLED_FLOATS`]. A float without its sign
         // is a number n from 0 to 7, and its doubled value is the largest of n, 2 n − 4 and 4 n − 16.
-        (Integers::Floats(_), _) => {
+        (Integers::Table(&DOUBLED_FLOATS), _) => {
             let zero = b.splat(stored, 0.0)?;
             let negative = b.op(Compare { direction: Direction::Lt }, &[stored, zero])?;
             let places = b.with_scalar(BinaryKind::Add, stored, 8.0)?;
@@ -456,6 +456,16 @@ fn integers(b: &mut Builder<'_>, groups: &Groups, stored: NodeId) -> Result<Node
             let magnitude = b.binary(BinaryKind::Maximum, places, larger)?;
             let less = b.binary(BinaryKind::Subtract, zero, magnitude)?;
             b.op(Select {}, &[negative, less, magnitude])
+        }
+        // Stored codes from 8 on are negative.
+        (Integers::Table(table), _) => {
+            let last = b.splat(stored, f64::from(table[15]))?;
+            (0..15u8).zip(table).try_fold(last, |other, (code, &integer)| {
+                let code = b.splat(stored, f64::from((code << 4) as i8 >> 4))?;
+                let is_code = b.op(Compare { direction: Direction::Eq }, &[stored, code])?;
+                let integer = b.splat(stored, f64::from(integer))?;
+                b.op(Select {}, &[is_code, integer, other])
+            })
         }
     }
 }

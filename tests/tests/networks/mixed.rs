@@ -130,6 +130,13 @@ fn layers_keep_their_own_formats() {
         let format = formats.get(&key(layer)).copied().unwrap_or(WeightFormat::Q4K);
         assert_eq!(types[key(layer).as_str()], &format.packed(2048, 8192), "{layer}");
     }
+    // The other layers of a file may store the matrix as plain numbers.
+    let (_, module) = lowered(BTreeMap::from([(key(2), WeightFormat::Q6K)]));
+    let types: BTreeMap<_, _> = module.parameters.iter().map(|own| (own.key.as_str(), &own.ty)).collect();
+    for layer in 0..16 {
+        let is_packed = types[key(layer).as_str()] == &WeightFormat::Q6K.packed(2048, 8192);
+        assert_eq!(is_packed, layer == 2, "{layer}");
+    }
 }
 
 /// The logits of kernels, where one of two layers stores a matrix in six bits, and both store the others in eight.

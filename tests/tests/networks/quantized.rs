@@ -16,7 +16,7 @@ use tracewright_tests::calls::{Calls, CheckedCall, entry, examples_of, op, rando
 use tracewright_tests::leeway::Leeway;
 use tracewright_tests::long;
 
-const FORMATS: [WeightFormat; 9] = [
+const FORMATS: [WeightFormat; 12] = [
     WeightFormat::Q8,
     WeightFormat::Q4,
     WeightFormat::Q4K,
@@ -26,6 +26,9 @@ const FORMATS: [WeightFormat; 9] = [
     WeightFormat::Q5K,
     WeightFormat::Q4_1,
     WeightFormat::Q5_1,
+    WeightFormat::Q3K,
+    WeightFormat::Q2K,
+    WeightFormat::Iq4Nl,
 ];
 
 /// Rows, inputs, outputs: one of each, whole groups, what does not divide, and more rows than are multiplied as

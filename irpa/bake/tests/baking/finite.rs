@@ -186,19 +186,24 @@ fn scales(format: BlockFormat) -> &'static [usize] {
     match format {
         BlockFormat::Q4_1 | BlockFormat::Q5_1 | BlockFormat::Q4K | BlockFormat::Q5K => &[0, 2],
         BlockFormat::Q6K => &[208],
+        BlockFormat::Q2K => &[80, 82],
+        BlockFormat::Q3K => &[108],
         _ => &[0],
     }
 }
 
-const NUMBER: [(BlockFormat, u32); 9] = [
+const NUMBER: [(BlockFormat, u32); 12] = [
     (BlockFormat::Q4_0, 2),
     (BlockFormat::Q4_1, 3),
     (BlockFormat::Q5_0, 6),
     (BlockFormat::Q5_1, 7),
     (BlockFormat::Q8_0, 8),
+    (BlockFormat::Q2K, 10),
+    (BlockFormat::Q3K, 11),
     (BlockFormat::Q4K, 12),
     (BlockFormat::Q5K, 13),
     (BlockFormat::Q6K, 14),
+    (BlockFormat::Iq4Nl, 20),
     (BlockFormat::Mxfp4, 39),
 ];
 

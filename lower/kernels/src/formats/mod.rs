@@ -2,6 +2,8 @@
 //! The planes and the meaning of the codes come from [`Groups`].
 
 mod mxfp4;
+mod q2_k;
+mod q3_k;
 mod q4_k;
 mod q6_k;
 mod q8;
@@ -48,10 +50,16 @@ pub(crate) trait ReadScales: Sync {
 
     /// Computes the integer of a weight from its code, as i32.
     fn integer<'k>(&self, groups: &Groups, stored: Value<'k>) -> Value<'k> {
-        if groups.zero() == 0 {
-            return stored;
+        let number = |number: i8| stored.code().constant(stored.ty(), f64::from(number));
+        match groups.integers {
+            Integers::Minus(0) => stored,
+            Integers::Minus(less) => stored - stored.code().constant(stored.ty(), f64::from(less)),
+            Integers::Table(table) => {
+                (0..).zip(&table[..15]).fold(number(table[15]), |other, (code, &integer)| {
+                    number(integer).or_else(stored.equals(number(code)), other)
+                })
+            }
         }
-        stored - stored.code().constant(stored.ty(), f64::from(groups.zero()))
     }
 }
 
@@ -82,25 +90,29 @@ pub(crate) enum RowScales {
 /// Returns the code that reads the scales of a format with groups.
 pub(crate) fn scales_of(format: WeightFormat) -> &'static dyn ReadScales {
     match format {
-        WeightFormat::Q8 | WeightFormat::Q4 | WeightFormat::Q5_0 => &q8::Halves { minima: false },
+        WeightFormat::Q8 | WeightFormat::Q4 | WeightFormat::Q5_0 | WeightFormat::Iq4Nl => {
+            &q8::Halves { minima: false }
+        }
         WeightFormat::Q4_1 | WeightFormat::Q5_1 => &q8::Halves { minima: true },
         WeightFormat::Q4K | WeightFormat::Q5K => &q4_k::Counted,
         WeightFormat::Mxfp4 => &mxfp4::Powers,
         WeightFormat::Q6K => &q6_k::Sixteenths,
+        WeightFormat::Q3K => &q3_k::SixBits,
+        WeightFormat::Q2K => &q2_k::FourBits,
         WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16 => unreachable!("a format with groups"),
     }
 }
 
-/// The largest integer of a table.
+/// The largest magnitude of a table's integers.
 pub(crate) fn largest(table: &[i8; 16]) -> i8 {
-    table.iter().copied().max().unwrap_or_default()
+    table.iter().map(|integer| integer.abs()).max().unwrap_or_default()
 }
 
 /// The number to add to a weight's bytes, read as signed or unsigned, to get its integers.
 pub(crate) fn added(groups: &Groups, signed: bool) -> i32 {
     match groups.integers {
-        Integers::Floats(_) if signed => 0,
-        Integers::Floats(table) => -i32::from(largest(table)),
+        Integers::Table(_) if signed => 0,
+        Integers::Table(table) => -i32::from(largest(table)),
         Integers::Minus(_) if signed && groups.planes == [8] => 0,
         Integers::Minus(less) => -i32::from(less),
     }
@@ -108,7 +120,8 @@ pub(crate) fn added(groups: &Groups, signed: bool) -> i32 {
 
 pub(crate) fn small(groups: &Groups) -> Small {
     match groups.integers {
-        Integers::Floats(_) => Small::Signed,
+        Integers::Table(table) if largest(table) < 16 => Small::Signed,
+        Integers::Table(_) => Small::No,
         Integers::Minus(_) if groups.bits() <= 4 => Small::Unsigned,
         Integers::Minus(_) => Small::No,
     }

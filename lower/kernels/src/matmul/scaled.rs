@@ -291,7 +291,7 @@ impl Matmul<'_> {
             Integers::Minus(less) if self.isa.is_signed() && groups.planes == [8] => {
                 vec![bytes + code.constant(BYTES, -f64::from(less))]
             }
-            Integers::Floats(table) if self.isa.is_signed() => self.looked_up(table, 0, bytes),
+            Integers::Table(table) if self.isa.is_signed() => self.looked_up(table, 0, bytes),
             _ => self.stored_columns(bytes),
         }
     }
@@ -300,7 +300,7 @@ impl Matmul<'_> {
     pub(super) fn stored_columns<'k>(&self, bytes: Value<'k>) -> Vec<Value<'k>> {
         let groups = self.groups();
         match groups.integers {
-            Integers::Floats(table) => self.looked_up(table, largest(table), bytes),
+            Integers::Table(table) => self.looked_up(table, largest(table), bytes),
             Integers::Minus(_) if groups.planes == [8] => vec![bytes],
             Integers::Minus(_) => fields(bytes, groups.planes[0]).collect(),
         }
@@ -308,7 +308,7 @@ impl Matmul<'_> {
 
     /// Returns the integers of a table for the codes in a line, plus the number `plus`.
     fn looked_up<'k>(&self, table: &[i8; 16], plus: i8, bytes: Value<'k>) -> Vec<Value<'k>> {
-        let table = table.map(|integer| integer + plus);
+        let table = table.map(|integer| integer.wrapping_add(plus));
         let codes: Vec<Value<'k>> = fields(bytes, 4).collect();
         codes.into_iter().map(|codes| self.isa.look_up(&table, codes)).collect()
     }

@@ -66,6 +66,12 @@ blocks! {
     Q5_1 = 7 "Q5_1" [GROUP, 2 + 2 + 4 + 16],
     /// A block contains a scale and 32 signed eight-bit integers.
     Q8_0 = 8 "Q8_0" [GROUP, 2 + 32],
+    /// A block contains 16 groups of 16 unsigned two-bit integers. Each group has a scale and a minimum of four
+    /// bits. The block has two scales that multiply the scales and the minima of the groups.
+    Q2K = 10 "Q2_K" [LONG, 16 + 64 + 2 + 2],
+    /// A block contains 16 groups of 16 signed three-bit integers. The file stores each three-bit integer
+    /// increased by 4. Each group has a scale of six bits, and the block one that multiplies these.
+    Q3K = 11 "Q3_K" [LONG, 32 + 64 + 12 + 2],
     /// A block contains 8 groups of 32 unsigned four-bit integers. Each group of integers has a scale and a
     /// minimum of six bits. The block has two scales that multiply the scales and the minima of the groups.
     Q4K = 12 "Q4_K" [LONG, 2 + 2 + 12 + 128],
@@ -76,6 +82,8 @@ blocks! {
     /// integer increased by 32. Each group of integers has a scale of eight bits. The block has one
     /// scale that multiplies the scales of the groups.
     Q6K = 14 "Q6_K" [LONG, 128 + 64 + 16 + 2],
+    /// A block contains a scale and 32 four-bit codes, which a table makes integers.
+    Iq4Nl = 20 "IQ4_NL" [GROUP, 2 + 16],
     /// A block contains 32 four-bit floats (e2m1) and a scale, which is a power of two (OCP
     /// "Microscaling Formats (MX) Specification", 2023, §5.3).
     Mxfp4 = 39 "MXFP4" [GROUP, 1 + 16],

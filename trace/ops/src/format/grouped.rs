@@ -133,7 +133,7 @@ impl Groups {
     fn sign(&self, width: usize) -> u8 {
         match self.integers {
             Integers::Minus(_) => 1 << (width - 1),
-            Integers::Floats(_) => 0,
+            Integers::Table(_) => 0,
         }
     }
 

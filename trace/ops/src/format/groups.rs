@@ -67,8 +67,8 @@ pub enum Offered {
 pub enum Integers {
     /// The code minus this number.
     Minus(u8),
-    /// Twice the value of the four-bit float (e2m1), by this table.
-    Floats(&'static [i8; 16]),
+    /// The number at the place of the code, such as twice the value of a four-bit float (e2m1).
+    Table(&'static [i8; 16]),
 }
 
 /// Equally wide pieces of a block's bytes.
@@ -126,7 +126,7 @@ impl Groups {
     pub fn integer(&self, code: u8) -> i8 {
         match self.integers {
             Integers::Minus(less) => code.wrapping_sub(less) as i8,
-            Integers::Floats(table) => table[usize::from(code & 15)],
+            Integers::Table(table) => table[usize::from(code & 15)],
         }
     }
 
@@ -134,7 +134,7 @@ impl Groups {
     pub fn zero(&self) -> u8 {
         match self.integers {
             Integers::Minus(less) => less,
-            Integers::Floats(_) => 0,
+            Integers::Table(_) => 0,
         }
     }
 

@@ -107,6 +107,16 @@ formats! {
         /// Integers of five bits in groups of 32. Each group has a scale and a least number: 6 bits per
         /// number. GGUF files contain weights in this format.
         Q5_1 = "q5_1" in q5_1,
+        /// Integers of three bits in groups of 16. The scale of a group is a number of steps of six bits, and
+        /// 16 groups share a step: 3.4375 bits per number. GGUF files contain weights in this format.
+        Q3K = "q3_k" in q3_k,
+        /// Integers of two bits in groups of 16. The scale and the minimum of a group are numbers of steps of
+        /// four bits, and 16 groups share the steps: 2.625 bits per number. GGUF files contain weights in this
+        /// format.
+        Q2K = "q2_k" in q2_k,
+        /// Codes of four bits in groups of 32, which a table makes integers: 4.5 bits per number. GGUF files
+        /// contain weights in this format.
+        Iq4Nl = "iq4_nl" in iq4_nl,
     }
 }
 

@@ -14,7 +14,7 @@ pub(super) const FORMAT: Groups = Groups {
     exact: &[],
     group: GROUP,
     planes: &[4],
-    integers: Integers::Floats(&DOUBLED_FLOATS),
+    integers: Integers::Table(&DOUBLED_FLOATS),
     columns: 4 * GROUP,
     scales: &[ScaleBytes { at: 0, count: 1, width: 1 }],
     read_scales: |block| Scales::Each([FloatGroup::half_scale(block[0]), 0.0]),

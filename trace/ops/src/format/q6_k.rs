@@ -10,7 +10,7 @@ use crate::ElementType;
 pub(super) const FORMAT: Groups = Groups {
     block: BlockFormat::Q6K,
     exact: &[],
-    group: SMALL,
+    group: 16,
     planes: &[4, 2],
     integers: Integers::Minus(LEAST),
     columns: SUPER_BLOCK,
@@ -47,7 +47,6 @@ pub(super) const FORMAT: Groups = Groups {
     choice: None,
 };
 
-const SMALL: usize = 16;
 /// The number that the block adds to each integer.
 const LEAST: u8 = 32;
 /// The bytes of the block at which the numbers of steps begin, and the step.
@@ -60,32 +59,45 @@ fn bits(place: usize) -> [(usize, usize); 2] {
     [(side * 64 + run % 2 * 32 + at, run / 2 * 4), (SUPER_BLOCK / 2 + side * 32 + at, run * 2)]
 }
 
-/// Rounds at most 256 values: the value of a group that is farthest from zero becomes −32, with the
-/// nearest scale in steps. If a value is NaN or infinite, the step is NaN.
 fn nearest(numbers: &[f32]) -> Vec<u8> {
+    let Stepped { step, counts, codes } = in_steps(&FORMAT, numbers, i8::MAX);
     let mut block = vec![0; FORMAT.block.bytes()];
-    if !all_finite(numbers) {
-        block[STEP..].copy_from_slice(&f16::NAN.to_le_bytes());
-        return block;
-    }
-    let farthest =
-        |group: &[f32]| group.iter().fold(0.0f32, |most, &x| if x.abs() > most.abs() { x } else { most });
-    let scales: Vec<f32> = numbers.chunks(SMALL).map(|group| farthest(group) / -f32::from(LEAST)).collect();
-    let step = f16::from_f32(farthest(&scales).abs() / f32::from(i8::MAX));
-    let mut codes: Codes = [LEAST; SUPER_BLOCK];
-    for (index, (group, scale)) in numbers.chunks(SMALL).zip(scales).enumerate() {
-        let steps = if step > f16::ZERO { scale / step.to_f32() } else { 0.0 };
-        let count = steps.round().clamp(-128.0, 127.0) as i8;
-        block[COUNTS + index] = count as u8;
-        let scale = step.to_f32() * f32::from(count);
-        if scale != 0.0 {
-            let own = codes[index * SMALL..].iter_mut();
-            own.zip(group).for_each(|(code, x)| *code = (FORMAT.round)(x / scale));
-        }
-    }
+    block[COUNTS..STEP].copy_from_slice(&counts.map(|count| count as u8));
     block[STEP..].copy_from_slice(&step.to_le_bytes());
     (FORMAT.write)(&codes, &mut block);
     block
+}
+
+/// The codes of a block, the step, and the scale of each group as a number of steps.
+pub(super) struct Stepped {
+    pub step: f16,
+    pub counts: [i8; 2 * GROUPS],
+    pub codes: Codes,
+}
+
+/// Rounds the values of a block. The value of a group that is farthest from zero becomes the integer of the
+/// code 0, and the scale has at most `most` steps. If a value is NaN or infinite, the step is NaN.
+pub(super) fn in_steps(groups: &Groups, numbers: &[f32], most: i8) -> Stepped {
+    let mut found = Stepped { step: f16::NAN, counts: [0; 2 * GROUPS], codes: [groups.zero(); SUPER_BLOCK] };
+    if !all_finite(numbers) {
+        return found;
+    }
+    let farthest =
+        |group: &[f32]| group.iter().fold(0.0f32, |most, &x| if x.abs() > most.abs() { x } else { most });
+    let end = f32::from(groups.integer(0));
+    let scales: Vec<f32> = numbers.chunks(groups.group).map(|group| farthest(group) / end).collect();
+    found.step = f16::from_f32(farthest(&scales).abs() / f32::from(most));
+    for (index, (group, scale)) in numbers.chunks(groups.group).zip(scales).enumerate() {
+        let steps = if found.step > f16::ZERO { scale / found.step.to_f32() } else { 0.0 };
+        let count = steps.round().clamp(-f32::from(most) - 1.0, f32::from(most));
+        found.counts[index] = count as i8;
+        let scale = found.step.to_f32() * count;
+        if scale != 0.0 {
+            let own = found.codes[index * groups.group..].iter_mut();
+            own.zip(group).for_each(|(code, x)| *code = (groups.round)(x / scale));
+        }
+    }
+    found
 }
 
 #[cfg(test)]

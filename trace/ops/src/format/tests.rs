@@ -45,6 +45,11 @@ fn panels_come_back_within_half_a_unit_of_their_groups() {
                         // The bound is half a unit of twice the largest number.
                         WeightFormat::Q4_1 => largest * 0.07,
                         WeightFormat::Q5_1 => largest * 0.035,
+                        // The bound is a whole unit, and half a step of the scale.
+                        WeightFormat::Q3K => largest * 0.4,
+                        WeightFormat::Q2K => largest * 0.6,
+                        // The largest integer of the table is 113, and its integers are up to 24 apart.
+                        WeightFormat::Iq4Nl => largest * 0.13,
                     };
                     for (x, y) in expected.iter().zip(found) {
                         assert!(

@@ -106,6 +106,26 @@ impl Operation for GroupedLinear {
             "f32[3,7]",
         ),
         good(
+            "grouped_linear format=q3_k element=f32 activations=mixed",
+            &["f32[3,300]", "i8[7,16,12]", "f16[7,2,1]", "i8[7,16,2]"],
+            "f32[3,7]",
+        ),
+        good(
+            "grouped_linear format=q2_k element=f32 activations=16",
+            &["f32[3,300]", "i8[7,16,8]", "f16[7,2,2]", "i8[7,16,4]"],
+            "f32[3,7]",
+        ),
+        good(
+            "grouped_linear format=q2_k element=bf16 activations=8",
+            &["bf16[40,33]", "i8[5,8,8]", "f16[5,1,2]", "i8[5,8,4]"],
+            "bf16[40,5]",
+        ),
+        good(
+            "grouped_linear format=iq4_nl element=f32 activations=8",
+            &["f32[3,70]", "i8[7,3,16]", "f16[7,3]"],
+            "f32[3,7]",
+        ),
+        good(
             "grouped_linear format=q4_1 element=f32 activations=8",
             &["f32[3,70]", "i8[7,3,16]", "f16[7,3,2]"],
             "f32[3,7]",

@@ -57,6 +57,11 @@ impl Operation for GroupedRows {
             "f32[3,70]",
         ),
         good(
+            "grouped_rows format=q2_k inputs=257 element=f32",
+            &["i8[5,16,8]", "f16[5,2,2]", "i8[5,16,4]", "i32[3]"],
+            "f32[3,257]",
+        ),
+        good(
             "grouped_rows format=q5_1 inputs=70 element=f32",
             &["i8[5,3,20]", "f16[5,3,2]", "i32[3]"],
             "f32[3,70]",
