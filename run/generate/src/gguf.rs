@@ -42,10 +42,20 @@ enum Kind {
     Byte,
 }
 
+/// How a text becomes tokens (`tokenizer.ggml.model`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Style {
+    /// `llama`: pieces of text, which merge by score.
+    Pieces,
+    /// `gpt2`: byte sequences, which merge in a list's order.
+    Bytes,
+    /// `gemma4`: pieces of text, which merge in a list's order.
+    Listed,
+}
+
 struct Vocabulary<'a> {
     file: &'a Gguf,
-    /// Whether each token is a byte sequence (`gpt2`) and not a piece of text (`llama`).
-    of_bytes: bool,
+    style: Style,
     tokens: Vec<&'a str>,
     kinds: Vec<Kind>,
     /// The ids of the tokens that end a text, in ascending order.
@@ -56,12 +66,13 @@ impl<'a> Vocabulary<'a> {
     /// Reads the vocabulary of a GGUF file. The result is `None` if the file has no tokenizer.
     fn read(file: &'a Gguf) -> Result<Option<Self>, GenerateError> {
         const MODEL: &str = "tokenizer.ggml.model";
-        let of_bytes = match file.text(MODEL) {
+        let style = match file.text(MODEL) {
             None if file.get(MODEL).is_none() => return Ok(None),
             Some("none" | "no_vocab") => return Ok(None),
-            Some("llama") => false,
-            Some("gpt2") => true,
-            found => return Err(wrong(file, MODEL, found.unwrap_or("no text"), "llama or gpt2")),
+            Some("llama") => Style::Pieces,
+            Some("gpt2") => Style::Bytes,
+            Some("gemma4") => Style::Listed,
+            found => return Err(wrong(file, MODEL, found.unwrap_or("no text"), "llama, gpt2 or gemma4")),
         };
         const TOKENS: &str = "tokenizer.ggml.tokens";
         let expected = "a list of texts";
@@ -80,7 +91,7 @@ impl<'a> Vocabulary<'a> {
             }
         }
         check_keys(file, count)?;
-        let mut vocabulary = Self { file, of_bytes, tokens, kinds: kinds(file, count)?, ends: Vec::new() };
+        let mut vocabulary = Self { file, style, tokens, kinds: kinds(file, count)?, ends: Vec::new() };
         vocabulary.find_special();
         Ok(Some(vocabulary))
     }
@@ -95,9 +106,9 @@ impl<'a> Vocabulary<'a> {
         let id = match (self.file.get(&format!("tokenizer.ggml.{key}_token_id")), key) {
             (Some(GgufValue::Integer(id)), _) => usize::try_from(id).ok()?,
             (Some(_), _) => return None,
-            (None, "unknown") if !self.of_bytes => 0,
-            (None, "bos") if !self.of_bytes => 1,
-            (None, "eos") if !self.of_bytes => 2,
+            (None, "unknown") if self.style == Style::Pieces => 0,
+            (None, "bos") if self.style == Style::Pieces => 1,
+            (None, "eos") if self.style == Style::Pieces => 2,
             (None, _) => return None,
         };
         (id < self.tokens.len()).then_some(id)
@@ -160,7 +171,11 @@ impl<'a> Vocabulary<'a> {
         added_tokens.extend(self.of_kind(Kind::Unknown).map(added(true)));
         added_tokens
             .extend(self.of_kind(Kind::UserDefined).filter(|(_, text)| !text.is_empty()).map(added(false)));
-        let (parts, add_bos) = if self.of_bytes { self.byte_level()? } else { self.pieces()? };
+        let (parts, add_bos) = match self.style {
+            Style::Pieces => self.pieces()?,
+            Style::Bytes => self.byte_level()?,
+            Style::Listed => self.listed_pieces()?,
+        };
         let Parts { normalizer, pre_tokenizer, decoder, model } = parts;
         Ok(json!({
             "version": "1.0", "truncation": null, "padding": null, "added_tokens": added_tokens,
@@ -251,10 +266,9 @@ impl<'a> Vocabulary<'a> {
         Ok((Parts { normalizer, pre_tokenizer: Value::Null, decoder, model }, true))
     }
 
-    /// Builds a tokenizer like GPT-2: a pattern splits words, and byte sequences merge in a list's order.
-    fn byte_level(&self) -> Result<(Parts, bool), GenerateError> {
+    /// The pairs in the order in which they merge.
+    fn merges(&self) -> Result<Vec<Value>, GenerateError> {
         const MERGES: &str = "tokenizer.ggml.merges";
-        const PRE: &str = "tokenizer.ggml.pre";
         let bad = |found: &str| wrong(self.file, MERGES, found, "a list of texts, of two parts each");
         let merges = array(self.file, MERGES)?.ok_or_else(|| bad("missing"))?;
         let pair = |text: &str| {
@@ -262,8 +276,30 @@ impl<'a> Vocabulary<'a> {
             let at = text.char_indices().skip(1).find(|(_, letter)| *letter == ' ');
             at.map(|(at, _)| json!([&text[..at], &text[at + 1..]])).ok_or_else(|| bad(text))
         };
-        let merges = merges.texts().ok_or_else(|| bad("of another type"))?.map(pair);
-        let merges = merges.collect::<Result<Vec<_>, _>>()?;
+        merges.texts().ok_or_else(|| bad("of another type"))?.map(pair).collect()
+    }
+
+    /// Builds a tokenizer like Gemma 4: pieces within a line merge in a list's order.
+    fn listed_pieces(&self) -> Result<(Parts, bool), GenerateError> {
+        let model = json!({
+            "type": "BPE", "vocab": self.ids(), "merges": self.merges()?, "fuse_unk": true, "byte_fallback": true,
+            "unk_token": self.id("unknown").map(|id| self.tokens[id]),
+        });
+        let normalizer = json!({ "type": "Replace", "pattern": { "String": " " }, "content": "▁" });
+        let pre_tokenizer = json!({ "type": "Split", "pattern": { "Regex": r"\n+" }, "behavior": "Isolated", "invert": false });
+        let decoders = [
+            json!({ "type": "Replace", "pattern": { "String": "▁" }, "content": " " }),
+            json!({ "type": "ByteFallback" }),
+            json!({ "type": "Fuse" }),
+        ];
+        let decoder = json!({ "type": "Sequence", "decoders": decoders });
+        Ok((Parts { normalizer, pre_tokenizer, decoder, model }, false))
+    }
+
+    /// Builds a tokenizer like GPT-2: a pattern splits words, and byte sequences merge in a list's order.
+    fn byte_level(&self) -> Result<(Parts, bool), GenerateError> {
+        const PRE: &str = "tokenizer.ggml.pre";
+        let merges = self.merges()?;
         let pre = self.file.text(PRE).unwrap_or("default");
         let words = Words::of(pre).ok_or_else(|| {
             wrong(self.file, PRE, pre, "one of those that are listed in docs/guides/gguf.md")
@@ -308,6 +344,7 @@ const DEEPSEEK3: &[&str] = &[
     r"[一-龥぀-ゟ゠-ヿ]+",
     r#"[!"\#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}\~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"#,
 ];
+const SEED_CODER: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
@@ -315,7 +352,7 @@ impl Words {
     /// Returns the rules for a value of `tokenizer.ggml.pre`, or `None` if it is not supported.
     fn of(pre: &str) -> Option<Self> {
         let (patterns, whole_first, add_bos): (&[&str], bool, bool) = match pre {
-            "gpt-2" | "gpt2" | "phi-2" | "olmo" => (&[GPT2], false, false),
+            "gpt-2" | "gpt2" | "phi-2" | "olmo" | "exaone4" => (&[GPT2], false, false),
             "llama-bpe" | "llama3" | "llama-v3" | "lfm2" | "pixtral" => (&[LLAMA3], true, true),
             "dbrx" | "smaug-bpe" => (&[LLAMA3], false, false),
             "glm4" => (&[LLAMA3], true, false),
@@ -323,8 +360,9 @@ impl Words {
             "qwen35" => (&[QWEN35], false, false),
             "deepseek-v3" => (DEEPSEEK3, false, false),
             "tekken" => (&[TEKKEN], true, true),
-            "gpt-4o" | "minimax-m2" => (&[GPT4O], false, false),
-            "smollm" => (&[r"\p{N}", GPT2], false, false),
+            "gpt-4o" | "llama4" | "minimax-m2" => (&[GPT4O], false, false),
+            "smollm" | "starcoder" | "refact" | "command-r" => (&[r"\p{N}", GPT2], false, false),
+            "seed-coder" => (&[SEED_CODER], false, false),
             "default" => (&[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"], false, false),
             _ => return None,
         };

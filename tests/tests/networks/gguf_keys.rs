@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use tracewright::errors::WithCauses;
-use tracewright::generate::gguf_text;
+use tracewright::generate::{Tokenizer, gguf_text};
 use tracewright::models;
 use tracewright_tests::built::repository;
 
@@ -95,4 +95,38 @@ fn each_key_of_llama_cpp_is_used_or_refused_or_irrelevant() {
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), seen.len(), wrong.join("\n"));
     assert_eq!((seen.len(), states), (202, states));
     println!("{} used, {} refused, {} irrelevant", states[0], states[1], states[2]);
+}
+
+/// `tests/oracle/gguf_pre.py` writes the tokens of llama.cpp: those of one vocabulary with other values of
+/// `tokenizer.ggml.pre`, and those of a vocabulary like Gemma 4's.
+#[test]
+fn further_tokenizers_are_those_of_llama_cpp() {
+    let golden = std::fs::read(repository().join("tests/fixtures/gguf/tokens-pre.json")).unwrap();
+    let golden: serde_json::Value = serde_json::from_slice(&golden).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let check = |name: &str, path: &Path, texts: &serde_json::Value, tokens: &serde_json::Value| {
+        let tokenizer = Tokenizer::load(path).unwrap().unwrap();
+        for (text, tokens) in texts.as_array().unwrap().iter().zip(tokens.as_array().unwrap()) {
+            let text = text.as_str().unwrap();
+            let found = serde_json::json!(tokenizer.encode(text).unwrap());
+            assert_eq!(found, *tokens, "{name}: {text:?}");
+        }
+        tokenizer
+    };
+    let mut parts = GgufParts::read(&fixture("tokens-gpt-2"));
+    for (pre, tokens) in golden["tokens"].as_object().unwrap() {
+        parts.set("tokenizer.ggml.pre", TEXT, text(pre));
+        parts.write(&path);
+        check(pre, &path, &golden["texts"], tokens);
+    }
+    let texts = &golden["gemma_texts"];
+    let gemma = check("gemma4", &fixture("tokens-gemma4"), texts, &golden["gemma4"]);
+    for text in texts.as_array().unwrap().iter().filter_map(|text| text.as_str()) {
+        let tokens = gemma.encode(text).unwrap();
+        // A mark of a space cannot be told from a space, and special tokens are left out.
+        if !text.contains(['▁', '<']) {
+            assert_eq!(gemma.decode(&tokens).unwrap(), text);
+        }
+    }
 }
