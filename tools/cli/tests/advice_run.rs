@@ -131,17 +131,27 @@ fn signalled(child: Child, signal: &str) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
+/// The command with the least priority: this test runs before it on a busy machine.
+#[cfg(unix)]
+fn niced(command: &Command) -> Command {
+    let mut niced = Command::new("/usr/bin/nice");
+    niced.args(["-n", "19"]).arg(command.get_program()).args(command.get_args()).env_clear();
+    niced.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    niced
+}
+
 /// The exit code names the signal, as shells do: 128 and its number.
 #[cfg(unix)]
 #[test]
 fn the_exit_code_names_the_signal() {
     // With a chunk of one token, the text ends before the signal.
-    let sizes = ["--dtype", "f32", "--context", "512", "--chunk", "64"];
+    let sizes = ["--dtype", "f32", "--context", "1024", "--chunk", "64"];
     let folder = folder();
     for (signal, code) in [("-INT", 130), ("-TERM", 143), ("-HUP", 129)] {
         let logits = folder.path().join("logits.safetensors");
         let mut command = tracewright(&["generate", text(&demo()), "-p", "Once"]);
         command.args(sizes).args(["-n", "-1", "--ignore-eos", "--save-logits", text(&logits)]);
+        let mut command = niced(&command);
         // On a busy machine, a text can be whole before the signal arrives.
         let mut ran = (0..20).map(|_| {
             _ = fs::remove_file(&logits);
