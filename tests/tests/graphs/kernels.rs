@@ -67,6 +67,14 @@ fn levels() -> Vec<(Target, Vec<WeightFormat>)> {
     levels
 }
 
+/// All formats. The short form leaves out those that only files have: what stands around a product is the same code in
+/// every format, and `every_product_and_lookup_on_every_level` tests how each is unpacked.
+fn formats_around() -> impl Iterator<Item = WeightFormat> {
+    let is_chosen = |format| WeightFormat::choices().any(|(chosen, _)| chosen == format);
+    let all = WeightFormat::ALL.iter().copied();
+    all.filter(move |&format| long::is_wanted() || format.element().is_some() || is_chosen(format))
+}
+
 /// The first of each width of vectors, where code knows no other instructions.
 fn widths() -> impl Iterator<Item = Target> {
     levels().into_iter().filter(|(_, formats)| formats.contains(&WeightFormat::F32)).map(|(target, _)| target)
@@ -97,13 +105,15 @@ const EXTENTS: [[usize; 3]; 11] = [
 ];
 
 /// The extents to test for the format at this index. The long form tests all extents. In the short form, the
-/// first format tests all extents, and each other tests every third in turn.
-fn extents_at(place: usize) -> Vec<[usize; 3]> {
-    if place == 0 || long::is_wanted() {
-        EXTENTS.to_vec()
-    } else {
-        EXTENTS.into_iter().skip(place % 3).step_by(3).collect()
-    }
+/// first format tests all extents, and each other every third in turn, or every fifth if only files have it.
+fn extents_at(place: usize, format: WeightFormat) -> Vec<[usize; 3]> {
+    let step = match place {
+        _ if long::is_wanted() => 1,
+        0 => 1,
+        _ if formats_around().any(|around| around == format) => 3,
+        _ => 5,
+    };
+    EXTENTS.into_iter().skip(place % step).step_by(step).collect()
 }
 
 /// The types of activations that a format is multiplied with.
@@ -261,7 +271,7 @@ fn every_product_and_lookup_on_every_level() {
             assert!(found.is_empty(), "{target}: {}", found.join("\n"));
         }
         for (place, format) in formats.into_iter().enumerate() {
-            let found = violations(&uses_of(place, &extents_at(place), format), &target, &as_it_is);
+            let found = violations(&uses_of(place, &extents_at(place, format), format), &target, &as_it_is);
             assert!(found.is_empty(), "{target}: {}", found.join("\n"));
         }
     }
@@ -277,8 +287,11 @@ fn rows_have_the_bits_that_they_have_alone() {
             continue; // the code of integers is that of a level before it
         }
         let mut calls = Calls::default();
-        for format in formats {
-            for (inputs, activations) in [(320, ActivationBits::Mixed), (70, ActivationBits::Sixteen)] {
+        for (place, format) in formats.into_iter().enumerate() {
+            let cases = [(320, ActivationBits::Mixed), (70, ActivationBits::Sixteen)].into_iter().enumerate();
+            // In the short form both for the formats that an option chooses, and one in turn for each other.
+            let both = formats_around().any(|around| around == format);
+            for (_, (inputs, activations)) in cases.filter(|(case, _)| both || case % 2 == place % 2) {
                 let op = PackedLinear { format, outputs: 40, element: ElementType::F32, activations };
                 let x = with_outliers(random(TensorType::new(ElementType::F32, [ROWS, inputs]), 3));
                 let arguments = vec![x, packed(format, 40, inputs, 5)];
@@ -468,11 +481,10 @@ fn planted_faults_are_found() {
             _ => (1, vec![]),
         }
     };
-    // In the short form those of plain numbers once, and all that have scales.
-    let formats = WeightFormat::ALL
-        .iter()
-        .filter(|format| long::is_wanted() || !matches!(format, WeightFormat::F16 | WeightFormat::Bf16));
-    for &format in formats {
+    // In the short form those of plain numbers once, and all with faults of their own.
+    let is_short = |format: WeightFormat| format == WeightFormat::F32 || !faults(format).1.is_empty();
+    let formats = WeightFormat::ALL.iter().copied();
+    for format in formats.filter(|&format| long::is_wanted() || is_short(format)) {
         // A row and several, of more than a chunk.
         let uses = || products_of(&[EXTENTS[1], EXTENTS[4]], format);
         let (chunk, changes) = faults(format);

@@ -7,7 +7,7 @@ use trace::{Builder, NodeId, functions};
 use tracewright_tests::calls::{Calls, random};
 use tracewright_tests::long;
 
-use super::{activations, as_it_is, built, packed, widths};
+use super::{activations, as_it_is, built, formats_around, packed, widths};
 
 pub const STYLES: [WeightStyle; 3] = [WeightStyle::Scale, WeightStyle::Wide, WeightStyle::OnePlus];
 
@@ -120,7 +120,7 @@ pub fn products_with_surroundings(cases: &[([usize; 3], &[usize])], format: Weig
 #[test]
 fn products_swallow_what_is_around_them() {
     for target in widths() {
-        for &format in WeightFormat::ALL {
+        for format in formats_around() {
             // What stands around a product is the same code in every format: all of it around those of one that is computed
             // as it is and of one that is not.
             let every = &[0, 1, 2, 3, 4, 5][..];
@@ -166,7 +166,7 @@ fn lookups_swallow_what_follows() {
     let scaled: (_, _, Operands) = ("a scale", scale, |_, _, _| vec![]);
     for target in widths() {
         let mut calls = Calls::default();
-        for (place, &format) in WeightFormat::ALL.iter().enumerate() {
+        for (place, format) in formats_around().enumerate() {
             let endings = endings().into_iter().filter(|(what, ..)| !what.contains("half")).skip(1);
             for (case, (what, ending, operands)) in [scaled].into_iter().chain(endings).enumerate() {
                 let (count, outputs, inputs) = [(1, 37, 64), (3, 20, 67)][(place + case) % 2];
