@@ -19,7 +19,6 @@ use safetensors::Dtype;
 use crate::ArchiveError;
 use crate::counts::{GGUF_PARSES, count};
 use crate::error::GgufProblem;
-use crate::gguf_split;
 use crate::mapped::MappedFile;
 use crate::weight_files::refuse_stand_in;
 
@@ -190,13 +189,8 @@ impl Gguf {
         (path.is_file() && (is_named || !is_json && begins())) || (is_named && BrokenLink::at(path).is_some())
     }
 
-    /// Reads everything except the tensors' data. If the file is a part of a model, the function also reads all other
-    /// parts, which lie beside it. The error lists all invalid keys and tensors.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
-        gguf_split::whole(Self::open_part(path.as_ref())?, Self::open_part)
-    }
-
-    fn open_part(path: &Path) -> Result<Self, ArchiveError> {
+    /// A file by itself, which may be a part of a model.
+    pub(crate) fn open_part(path: &Path) -> Result<Self, ArchiveError> {
         let map = MappedFile::open(path)?;
         refuse_stand_in(path, &map)?;
         let refuse = |problems| ArchiveError::Gguf { path: path.into(), problems };
@@ -215,11 +209,8 @@ impl Gguf {
         }
     }
 
-    /// Reads only the metadata's keys, in the first part if the model is split; no tensors.
-    pub fn open_keys(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
-        let path = path.as_ref();
-        let first = gguf_split::first_part(path);
-        let path = first.as_deref().unwrap_or(path);
+    /// The keys of a file by itself; no tensors.
+    pub(crate) fn open_part_keys(path: &Path) -> Result<Self, ArchiveError> {
         let map = MappedFile::open(path)?;
         refuse_stand_in(path, &map)?;
         let mut reader = Reader::new(&map);

@@ -36,18 +36,29 @@ fn path_of(path: &Path, name: &str, number: i128, count: i128) -> PathBuf {
     path.with_file_name(format!("{name}-{number:05}-of-{count:05}.gguf"))
 }
 
+impl Gguf {
+    /// Reads everything except the tensors' data. If the file is a part of a model, the function also reads all other
+    /// parts, which lie beside it. The error lists all invalid keys and tensors.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
+        whole(Self::open_part(path.as_ref())?)
+    }
+
+    /// Reads only the metadata's keys, in the first part if the model is split; no tensors.
+    pub fn open_keys(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
+        let path = path.as_ref();
+        Self::open_part_keys(first_part(path).as_deref().unwrap_or(path))
+    }
+}
+
 /// The path of the first part, if `path` has the name of another one.
-pub(crate) fn first_part(path: &Path) -> Option<PathBuf> {
+fn first_part(path: &Path) -> Option<PathBuf> {
     let (name, number, count) = parts_of_name(path)?;
     let first = path_of(path, name, 1, count);
     (number != 1 && first.is_file()).then_some(first)
 }
 
-/// The whole model of which `part` is a part; `part` itself if the model is in one file. `open` parses another file.
-pub(crate) fn whole(
-    part: Gguf,
-    open: impl Fn(&Path) -> Result<Gguf, ArchiveError>,
-) -> Result<Gguf, ArchiveError> {
+/// The whole model of which `part` is a part; `part` itself if the model is in one file.
+fn whole(part: Gguf) -> Result<Gguf, ArchiveError> {
     let path = part.path().to_owned();
     let count = match integer(&part, COUNT) {
         None | Some(0 | 1) => return Ok(part),
@@ -65,7 +76,7 @@ pub(crate) fn whole(
         let found = path_of(&path, name, other, count);
         parts.push(match given.take_if(|_| other == number) {
             Some(part) => part,
-            None if found.is_file() => open(&found)?,
+            None if found.is_file() => Gguf::open_part(&found)?,
             None => return Err(refused(&found, GgufProblem::SplitMissing { number: other, count })),
         });
     }

@@ -1,4 +1,4 @@
-"""Writes `tests/fixtures/gguf/split-0000N-of-00003.gguf`: a fixture in three parts, as the writer of the package `gguf` divides it.
+"""Writes `tests/fixtures/gguf/parts/split-0000N-of-00003.gguf`: a fixture in three parts, as the writer of the package `gguf` divides it.
 
 The writer is that of llama.cpp's converters (`convert_hf_to_gguf.py --split-max-tensors`). Needs what is in `gguf.txt`.
 """
@@ -15,7 +15,7 @@ def main():
     whole = gguf.GGUFReader(FIXTURES / "q4_0.gguf")
     most = -(-len(whole.tensors) // PARTS)
     architecture = whole.fields["general.architecture"].contents()
-    writer = gguf.GGUFWriter(FIXTURES / "split.gguf", architecture, split_max_tensors=most)
+    writer = gguf.GGUFWriter(FIXTURES / "parts/split.gguf", architecture, split_max_tensors=most)
     for field in whole.fields.values():
         if field.name.startswith("GGUF.") or field.name == "general.architecture":
             continue

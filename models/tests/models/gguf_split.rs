@@ -81,7 +81,7 @@ fn any_part_gives_the_whole_model() {
 /// Parts that the package `gguf` wrote (`tests/oracle/gguf_split.py`).
 #[test]
 fn parts_of_another_writer() {
-    assert_equal(&fixtures().join("split-00002-of-00003.gguf"), &fixtures().join("q4_0.gguf"));
+    assert_equal(&fixtures().join("parts/split-00002-of-00003.gguf"), &fixtures().join("q4_0.gguf"));
 }
 
 #[test]
