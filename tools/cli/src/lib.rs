@@ -12,6 +12,10 @@
 //! ```
 //!
 //! The library crate `tracewright` has no flags, prints nothing and reads no environment variables.
+#![cfg_attr(
+    not(feature = "iree"),
+    allow(dead_code, reason = "without IREE, the commands that use it are missing")
+)]
 
 #[macro_use]
 extern crate console;
