@@ -10,7 +10,7 @@ from gguf import GGMLQuantizationType as T
 
 OUT = Path(__file__).parent.parent / "fixtures" / "gguf" / "random_blocks.json"
 BLOCKS = 4096
-# Of each type the places of its scales of 16 bits in a block.
+# The places of the scales of 16 bits in a block of each type.
 HALVES = {
     T.Q4_0: [0], T.Q4_1: [0, 2], T.Q5_0: [0], T.Q5_1: [0, 2], T.Q8_0: [0], T.Q4_K: [0, 2], T.Q5_K: [0, 2], T.Q6_K: [208],
     T.Q2_K: [80, 82], T.Q3_K: [108], T.IQ4_NL: [0], T.MXFP4: [],

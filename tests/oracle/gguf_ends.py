@@ -8,9 +8,10 @@ import tempfile
 from pathlib import Path
 
 import gguf
-import numpy as np
 from cyllama import __version__
 from cyllama.llama.llama_cpp import LlamaModel, LlamaModelParams, disable_logging
+
+from tiny_gguf import add_network, finish
 
 OUT = Path(__file__).parent.parent / "fixtures" / "tokenizers" / "gguf_ends.json"
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)
@@ -87,21 +88,8 @@ def write(vocabulary, path):
         writer.add_token_scores([0.0] * len(vocabulary["tokens"]))
     for key, id in vocabulary["keys"].items():
         writer.add_uint32(f"tokenizer.ggml.{key}_token_id", id)
-    # cyllama opens no file without a network.
-    writer.add_context_length(32)
-    writer.add_embedding_length(32)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(32)
-    writer.add_head_count(1)
-    writer.add_layer_norm_rms_eps(1e-5)
-    matrices = ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"]
-    shapes = {"token_embd": (len(vocabulary["tokens"]), 32), "output_norm": (32,), "blk.0.attn_norm": (32,), "blk.0.ffn_norm": (32,)}
-    for tensor, shape in {**shapes, **{f"blk.0.{name}": (32, 32) for name in matrices}}.items():
-        writer.add_tensor(f"{tensor}.weight", np.zeros(shape, np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    add_network(writer, len(vocabulary["tokens"]))
+    finish(writer)
 
 
 def answers(vocabulary):

@@ -7,9 +7,10 @@ import tempfile
 from pathlib import Path
 
 import gguf
-import numpy as np
 from cyllama import __version__
 from cyllama.llama.llama_cpp import LlamaModel, LlamaModelParams, disable_logging
+
+from tiny_gguf import add_network, finish
 
 HERE = Path(__file__).parent
 OUT = HERE.parent / "fixtures" / "gguf"
@@ -19,33 +20,12 @@ TEXTS = json.loads((OUT / "tokens.json").read_text())["texts"]
 GEMMA_TEXTS = [*TEXTS, "a\n\n\n\nb", "  two   three", "\n \n", "x\u2581y", "\u00e9t\u00e9 \U0001f40d"]
 
 
-def network(writer, tokens):
-    """cyllama opens no file without a network."""
-    writer.add_context_length(32)
-    writer.add_embedding_length(32)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(32)
-    writer.add_head_count(1)
-    writer.add_layer_norm_rms_eps(1e-5)
-    matrices = ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"]
-    shapes = {"token_embd": (tokens, 32), "output_norm": (32,), "blk.0.attn_norm": (32,), "blk.0.ffn_norm": (32,)}
-    for tensor, shape in {**shapes, **{f"blk.0.{name}": (32, 32) for name in matrices}}.items():
-        writer.add_tensor(f"{tensor}.weight", np.zeros(shape, np.float32))
-
-
-def finish(writer):
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
 def tokenized(fill, texts, count):
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "v.gguf")
         writer = gguf.GGUFWriter(path, "llama")
         fill(writer)
-        network(writer, count)
+        add_network(writer, count)
         finish(writer)
         model = LlamaModel(path, LlamaModelParams())
         vocab = model.get_vocab()
