@@ -3,21 +3,19 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use crate::chores::printed_by_rustc;
 use crate::error::Error;
-use crate::step::start_error;
 
 /// An environment variable with the path of the true rustdoc, if xtask stands in for it.
 const TRUE: &str = "TRACEWRIGHT_RUSTDOC";
 
-/// Makes `cargo test --doc` call this program in the place of rustdoc.
-pub fn stand_in(cargo: &mut Command) -> Result<&mut Command, Error> {
-    let program = env::current_exe().map_err(|source| start_error(cargo, source))?;
+/// Makes `cargo test --doc` call `xtask`, the path of this program, in the place of rustdoc.
+pub fn stand_in<'a>(cargo: &'a mut Command, xtask: &Path) -> Result<&'a mut Command, Error> {
     let rustdoc = PathBuf::from(printed_by_rustc("sysroot")?).join("bin/rustdoc");
-    Ok(cargo.env("RUSTDOC", program).env(TRUE, rustdoc))
+    Ok(cargo.env("RUSTDOC", xtask).env(TRUE, rustdoc))
 }
 
 /// Does the work of rustdoc. `None` if this program is not called in its place.

@@ -110,6 +110,8 @@ const ALL: [&str; 2] = ["--workspace", "--all-features"];
 /// Runs the whole test suite. If `long` is set, some tests cover more configurations and longer sequences.
 pub fn test(root: &Path, long: bool) -> Result<(), Error> {
     let start = Instant::now();
+    // Later, the system calls this path deleted: cargo builds this program again, with other features.
+    let xtask = env::current_exe().with_path("find", Path::new("xtask"))?;
     let tools = setup(root)?;
     // What only the tests use is downloaded while cargo builds.
     let (built, peers) = thread::scope(|scope| {
@@ -140,7 +142,7 @@ pub fn test(root: &Path, long: bool) -> Result<(), Error> {
         command.env("PATH", &tools.path).envs(peers.driver.iter().cloned());
         command
     };
-    step("documentation and its examples", rustdoc::stand_in(cargo(&["test", "--doc"]).args(ALL))?)?;
+    step("documentation and its examples", rustdoc::stand_in(cargo(&["test", "--doc"]).args(ALL), &xtask)?)?;
     let mut without_iree = cargo(&["test", "--lib", "--test", "plain"]);
     let mut programs = programs::build("programs without IREE", without_iree.args(WITHOUT_IREE))?;
     // The packages in which IREE is a feature; one program of them has nearly all tests.
