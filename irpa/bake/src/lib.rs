@@ -5,6 +5,7 @@
 //! `bake` also checks that the model reads or explicitly ignores every tensor of the checkpoint.
 //! `bake` reports all problems in one error.
 
+mod against;
 mod compensate;
 mod finite;
 mod mismatch;
@@ -23,6 +24,7 @@ use trace::{Ignorable, Parameter, Recipe, Trace};
 
 use mismatch::{Moved, declarations, list};
 
+pub use against::{AgainstError, Compared, Equal, compare};
 pub use compensate::{Importance, Moments};
 pub use mismatch::{Declared, Problem};
 pub use quantize::{QuantizeError, Quantizer, check_new_checkpoint};

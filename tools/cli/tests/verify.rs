@@ -193,3 +193,46 @@ fn what_carries_no_hash_is_said() {
     refused(&mut bare(&["verify", text(&out.path().join("none"))]), 1, &["cannot open", "none"]);
     refused(&mut bare(&["verify", text(&model.join("config.json"))]), 1, &["not a valid parameter archive"]);
 }
+
+/// The numbers of an archive are compared with those of the file that it was made from.
+#[test]
+fn an_archive_has_the_numbers_of_its_model() {
+    use crate::gguf::gguf;
+
+    let out = folder();
+    let bake = |model: &Path, name: &str, options: &[&str]| {
+        let archive = out.path().join(name);
+        succeed(bare(&["bake", text(model), "-o", text(&archive)]).args(options));
+        archive
+    };
+    let against = |archive: &Path, model: &Path| bare(&["verify", text(archive), "--against", text(model)]);
+    let model = gguf("q4_0");
+    let archive = bake(&model, "model.irpa", &[]);
+    let said = succeed(&mut against(&archive, &model)).out;
+    assert!(said.contains("Q4_0 as q4: ") && said.contains("numbers: equal bit by bit"), "{said}");
+    let said = json_of(&succeed(against(&archive, &model).arg("--json")));
+    let types = said["against"]["types"].as_array().unwrap();
+    assert!(
+        types.iter().any(|row| row["from"] == "Q4_0" && row["to"] == "q4" && row["rounded"] == false),
+        "{said}"
+    );
+    // Integers and scales in separate tensors.
+    let apart = bake(&model, "apart.irpa", &["--kernels", "off"]);
+    let said = succeed(&mut against(&apart, &model)).out;
+    assert!(said.contains("Q4_0 as q4: "), "{said}");
+    // Plain numbers may be narrower than in the file, quantized blocks may not be rounded again.
+    let narrow = bake(&gguf("llama-bf16"), "narrow.irpa", &["--dtype", "f16"]);
+    let said = succeed(&mut against(&narrow, &gguf("llama-bf16"))).out;
+    assert!(said.contains("bf16 as f16: ") && said.contains("equal after rounding"), "{said}");
+    let rounded = bake(&model, "rounded.irpa", &["--quant", "q4_k"]);
+    refused(&mut against(&rounded, &model), 1, &["error[TW0305]: ", "row 0, column 0: the number is "]);
+    let mut bytes = fs::read(&model).unwrap();
+    // A bit of the last block.
+    let last = bytes.len() - 100;
+    bytes[last] ^= 1;
+    let other = out.path().join("other.gguf");
+    fs::write(&other, bytes).unwrap();
+    refused(&mut against(&archive, &other), 1, &["error[TW0305]: ", "the checkpoint has "]);
+    refused(&mut against(&archive, &gguf("gpt2")), 1, &["error[TW0201]: "]);
+    refused(&mut against(&archive, &out.path().join("none.gguf")), 1, &["none.gguf"]);
+}

@@ -4,7 +4,7 @@
 //! An error that only wraps another error has the code of the wrapped error.
 
 use Code::*;
-use bake::{BakeError, Problem, QuantizeError};
+use bake::{AgainstError, BakeError, Problem, QuantizeError};
 use dsl::{BuildError, TraceError, TraceErrorKind};
 use errors::{FileError, Place};
 use hub::HubError;
@@ -213,6 +213,13 @@ coded! {
             _ => Vec::new(),
         }
     };
+
+    AgainstError: Archive {
+        TW0201: Missing Shape;
+        TW0202: Recipe;
+        TW0304: Untyped;
+        TW0305: Number Row;
+    }
 
     ArchiveError: File {
         TW0007: DiskFull;
