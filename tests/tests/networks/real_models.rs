@@ -1,7 +1,7 @@
-//! A real model in a GGUF file, SmolLM2 135M Instruct, judged by the answers of transformers for the same file.
-//! `tests/oracle/smollm2.py` writes the golden, and `tests/oracle/smollm2_llama.py` writes the values that
-//! llama.cpp computes for the same tokens. `cargo xtask test` installs the file; without it these tests report
-//! that they are left out.
+//! Real models in GGUF files, judged by the answers of transformers for the same files. `tests/oracle/real_models.py`
+//! writes the goldens, and `tests/oracle/smollm2_llama.py` writes the values that llama.cpp computes for SmolLM2.
+//! `cargo xtask test` installs SmolLM2 135M Instruct and Gemma 3 270M, and `cargo xtask test --long` also
+//! Qwen2.5-Coder 0.5B Instruct. Without a file, its tests report that they are left out.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::fs;
@@ -33,7 +33,7 @@ const QUESTIONS: &str = include_str!("../../oracle/smollm2_questions.txt");
 
 /// The golden of the installed file, if it is installed.
 fn golden() -> Option<Golden> {
-    let golden = Golden::smollm2()?;
+    let golden = Golden::real("smollm2")?;
     assert_eq!(golden.prompts.len(), 16);
     assert!(golden.prompts.iter().all(|prompt| prompt.tokens.len() == 48));
     Some(golden)
@@ -63,18 +63,29 @@ fn options(golden: &Golden) -> BuildOptions {
     BuildOptions { device: Device::LocalTask { workers: 0 }, ..BuildOptions::of(golden) }
 }
 
-#[test]
-fn greedy_tokens_in_f32_are_those_of_transformers() {
-    let Some(golden) = golden() else { return };
-    let subject = build(&golden.model, &options(&golden), ALL, Ok).unwrap();
-    let llama_cpp = of_llama_cpp(&golden, "top_logits");
-    let (mut worst, mut apart) = (0f64, 0f64);
-    for (number, prompt) in golden.prompts.iter().enumerate() {
+/// The tokens of the first prompts are those of transformers. `each` gets the logits of a prompt.
+fn assert_greedy_tokens(golden: &Golden, prompts: usize, mut each: impl FnMut(usize, &[Vec<f32>])) {
+    let subject = build(&golden.model, &options(golden), ALL, Ok).unwrap();
+    let mut worst = 0f64;
+    for (number, prompt) in golden.prompts.iter().enumerate().take(prompts) {
         let found = greedy(&subject.network, &prompt.prompt_tokens, prompt.tokens.len(), false).unwrap();
         assert_eq!(found.tokens, prompt.tokens, "prompt {number}, smallest gap {:.1e}", prompt.min_gap);
         let reference = golden.reference(number).unwrap();
         let rows = Session::new(&subject.network).score(&prompt.fed()).unwrap();
         worst = rows.iter().enumerate().map(|(i, row)| reference.error(i, row)).fold(worst, f64::max);
+        each(number, &rows);
+    }
+    show(format_args!("{} in f32: tokens exact, worst error of a logit {worst:.1e}", golden.name));
+    assert!(worst > 0.0 && worst <= MAGNIFIED, "{worst:e}");
+}
+
+#[test]
+fn greedy_tokens_in_f32_are_those_of_transformers() {
+    let Some(golden) = golden() else { return };
+    let llama_cpp = of_llama_cpp(&golden, "top_logits");
+    let mut apart = 0f64;
+    assert_greedy_tokens(&golden, golden.prompts.len(), |number, rows| {
+        let reference = golden.reference(number).unwrap();
         assert_eq!(rows.len(), llama_cpp[number].len());
         for (i, (row, theirs)) in rows.iter().zip(&llama_cpp[number]).enumerate() {
             let ours = reference.at_top(i, row);
@@ -82,13 +93,24 @@ fn greedy_tokens_in_f32_are_those_of_transformers() {
             let differences = ours.iter().zip(theirs).map(|(a, b)| f64::from((a - b).abs()) / scale);
             apart = differences.fold(apart, f64::max);
         }
-    }
-    show(format_args!(
-        "{} in f32: tokens exact, worst error of a logit {worst:.1e}, {apart:.1e} from llama.cpp",
-        golden.name
-    ));
-    assert!(worst > 0.0 && worst <= MAGNIFIED, "{worst:e}");
+    });
+    show(format_args!("{} in f32: {apart:.1e} from llama.cpp", golden.name));
     assert!(apart > 0.0 && apart <= MAGNIFIED, "{apart:e} from llama.cpp");
+}
+
+/// A mixture of Q8_0, Q5_0, Q4_K and Q6_K, different types for the same matrix in different layers.
+#[test]
+fn gemma_3_has_the_tokens_of_transformers() {
+    let Some(golden) = Golden::real("gemma3") else { return };
+    assert_eq!(golden.prompts.len(), 8);
+    assert_greedy_tokens(&golden, if long::is_wanted() { 8 } else { 2 }, |_, _| {});
+}
+
+#[test]
+fn qwen_2_5_coder_has_the_tokens_of_transformers() {
+    let Some(golden) = long::is_wanted().then(|| Golden::real("qwen2.5-coder")).flatten() else { return };
+    assert_eq!(golden.prompts.len(), 8);
+    assert_greedy_tokens(&golden, 8, |_, _| {});
 }
 
 #[test]

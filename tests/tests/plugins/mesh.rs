@@ -271,7 +271,7 @@ fn the_shipped_gemma_3_is_token_exact() {
 /// A real model, whose 9 heads and 3 key heads no mesh here divides: the other axes are divided.
 #[test]
 fn smollm2_is_token_exact() {
-    let (Some(plugin), Some(golden)) = (plugin(), Golden::smollm2()) else { return };
+    let (Some(plugin), Some(golden)) = (plugin(), Golden::real("smollm2")) else { return };
     for mesh in long::first(["model=2", "model=4"], 1) {
         let shard = ["H=none", "K=none"].map(|rule| rule.parse().unwrap()).to_vec();
         let sizes = OpenOptions { context: Some(golden.context), shard, ..options(&plugin, Some(mesh)) };

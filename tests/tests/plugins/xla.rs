@@ -69,7 +69,7 @@ fn the_shipped_gemma_3_is_token_exact() {
 /// A real model in a GGUF file, whose blocks are decoded to f32, and not to integers. The long form runs all 16 prompts.
 #[test]
 fn smollm2_is_token_exact() {
-    let (Some(plugin), Some(golden)) = (plugin(), Golden::smollm2()) else { return };
+    let (Some(plugin), Some(golden)) = (plugin(), Golden::real("smollm2")) else { return };
     let cache = tempfile::tempdir().unwrap();
     let sizes =
         OpenOptions { context: Some(golden.context), cache: Some(cache.path().into()), ..options(&plugin) };

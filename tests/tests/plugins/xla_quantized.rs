@@ -211,7 +211,7 @@ fn blocks_of_gguf_files_stay_integers() {
 /// A real model. IREE rounds the activations to 16 bits, and XLA does not round them.
 #[test]
 fn smollm2_has_the_tokens_of_iree() {
-    let (Some(plugin), Some(golden)) = (plugin(), Golden::smollm2()) else { return };
+    let (Some(plugin), Some(golden)) = (plugin(), Golden::real("smollm2")) else { return };
     let formats = if long::is_wanted() { &["q8", "q4"][..] } else { &["q8"] };
     for quant in formats {
         let cache = tempfile::tempdir().unwrap();

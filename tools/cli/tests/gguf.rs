@@ -313,11 +313,11 @@ fn what_is_not_one_that_is_known_is_said() {
     refused(&mut bare(&["verify", text(&gguf("llama"))]), 1, &["no hash"]);
 }
 
-/// A real model answers a question in bf16. `tests/tests/smollm2.rs` compares its f32 with transformers.
+/// A real model answers a question in bf16. `tests/tests/networks/real_models.rs` compares its f32 with transformers.
 #[test]
 fn a_real_model_knows_the_capital_of_france() {
     let Some(model) = smollm2() else {
-        eprintln!("SmolLM2 is left out: `cargo xtask setup --smollm2` installs it");
+        eprintln!("SmolLM2 is left out: `cargo xtask setup --model smollm2` installs it");
         return;
     };
     for dtype in if is_long() { &["f32", "bf16"][..] } else { &["bf16"] } {

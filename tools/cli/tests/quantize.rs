@@ -67,7 +67,7 @@ fn a_calibrated_real_model_answers_short_questions() {
     if !is_long() {
         return;
     }
-    let model = smollm2().expect("`cargo xtask setup --smollm2` installs SmolLM2 for the long form");
+    let model = smollm2().expect("`cargo xtask setup --model smollm2` installs SmolLM2 for the long form");
     let folder = folder();
     let [pages, calibrated, typed, cache] =
         ["pages", "calibrated", "typed", "cache"].map(|name| folder.path().join(name));

@@ -38,7 +38,7 @@ pub fn demo() -> PathBuf {
     root().join("demo")
 }
 
-/// SmolLM2 135M Instruct, if `cargo xtask test` or `setup --smollm2` has installed it.
+/// SmolLM2 135M Instruct, if `cargo xtask test` or `setup --model smollm2` has installed it.
 pub fn smollm2() -> Option<PathBuf> {
     let lib = root().join(".tracewright/smollm2/lib");
     let pythons = fs::read_dir(&lib).into_iter().flatten().flatten();

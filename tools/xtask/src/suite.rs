@@ -10,13 +10,13 @@ use std::process::Command;
 use std::thread;
 use std::time::Instant;
 
+use clap::ValueEnum as _;
 use errors::{WithCauses, WithPath as _};
 
-use crate::chores::{
-    ASAN_OPTIONS, Tools, added, cargo, jax, printed_by_rustc, setup, smollm2, test_wheel, xla_cpu,
-};
+use crate::chores::{ASAN_OPTIONS, Tools, added, cargo, jax, printed_by_rustc, setup, test_wheel, xla_cpu};
 use crate::error::Error;
 use crate::programs::{self, TestProgram};
+use crate::real::RealModel;
 use crate::step::{human, starts, step};
 use crate::{clients, python, rustdoc, vulkan};
 
@@ -86,7 +86,7 @@ struct Peers {
 }
 
 impl Peers {
-    fn install(root: &Path) -> Result<Self, Error> {
+    fn install(root: &Path, long: bool) -> Result<Self, Error> {
         emulated(root)?;
         let mut left_out = vec![];
         let mut found = |what: &str, result: Result<(), Error>| {
@@ -96,7 +96,11 @@ impl Peers {
         let (driver, result) =
             driver.map_or_else(|error| (Vec::new(), Err(error)), |driver| (driver, Ok(())));
         found("Vulkan", result);
-        found("SmolLM2, a real model in a GGUF file", smollm2(root).map(drop));
+        for model in RealModel::value_variants() {
+            if long || *model != RealModel::Qwen25Coder {
+                found(model.name(), model.install(root).map(drop));
+            }
+        }
         found("clients of `serve`", clients::install(root));
         let has_plugin = found("XLA from Rust", xla_cpu(root).map(drop));
         let has_jax = found("XLA", jax(root).map(drop));
@@ -115,7 +119,7 @@ pub fn test(root: &Path, long: bool) -> Result<(), Error> {
     let tools = setup(root)?;
     // What only the tests use is downloaded while cargo builds.
     let (built, peers) = thread::scope(|scope| {
-        let peers = scope.spawn(|| Peers::install(root));
+        let peers = scope.spawn(|| Peers::install(root, long));
         let built = check_and_build(root, &tools);
         (built, peers.join().unwrap_or_else(|panic| resume_unwind(panic)))
     });

@@ -90,7 +90,7 @@ fn smollm2_answers_a_question() {
 fn without_a_registry_the_shipped_model_tells_a_story() {
     let (commands, told) = Checkout::new().demo(&[]);
     assert!(commands[1].starts_with("generate demo -p Once upon a time -n "), "{commands:?}");
-    for part in ["SmolLM2 135M is left out: ", "the demo uses the shipped model in `demo/`"] {
+    for part in ["SmolLM2 135M Instruct is left out: ", "the demo uses the shipped model in `demo/`"] {
         assert!(told.contains(part), "`{part}` is not in\n{told}");
     }
 }
