@@ -115,7 +115,9 @@ impl TensorNumbers<'_> {
     /// unchanged.
     pub fn quantized(&self, start: usize, count: usize) -> Option<Quantized> {
         match self.stored {
-            StoredNumbers::Blocks(format) if count == format.numbers() => format.quantized(self.bytes, start),
+            StoredNumbers::Blocks(format) if count == format.together() => {
+                format.quantized(self.bytes, start)
+            }
             StoredNumbers::Rows(format, length) => {
                 let (row, column) = (start / length, start % length);
                 let whole = count == format.numbers().min(length - column);

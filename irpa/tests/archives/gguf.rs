@@ -183,7 +183,7 @@ fn everything_that_is_wrong_is_said_at_once() {
         "the key `u8` occurs twice",
         "`general.alignment` is 5, expected a power of two from 8 to 1048576",
         "tensor `matrix` occurs twice",
-        "the tensor `unknown` has the ggml type 99, expected F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL or MXFP4; use a file with one of these types",
+        "the tensor `unknown` has the ggml type 99, expected F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ2_XXS, IQ2_XS, IQ3_XXS, IQ1_S, IQ4_NL, IQ3_S, IQ2_S, IQ4_XS, IQ1_M, TQ1_0, TQ2_0, MXFP4, NVFP4 or Q1_0; use a file with one of these types",
         "the tensor `odd` has the shape [33], expected extents of at least 1 and a row length that is a multiple of 32",
         "the tensor `empty` has the shape [2, 0], expected extents of at least 1 and a row length that is a multiple of 1",
         "the tensor `huge` has the shape [1099511627776, 1099511627776], expected extents of at least 1 and a row length that is a multiple of 1",

@@ -40,6 +40,10 @@ impl Scales {
             return if minima { Self::of_both(b, scales) } else { Ok(Self { scales, minima: None }) };
         };
         let counts = b.convert(counts, ElementType::F32)?;
+        let scales = match f64::from(groups.unit) {
+            1.0 => scales,
+            unit => b.with_scalar(BinaryKind::Multiply, scales, unit)?,
+        };
         let shape = b.ty(counts).shape.clone();
         let mut blocks = b.ty(scales).shape.clone();
         let last = blocks.len() - 1;

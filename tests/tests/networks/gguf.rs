@@ -316,8 +316,11 @@ fn thousands_of_random_blocks_are_the_numbers_that_the_package_gguf_says() {
         let mut unpacked = vec![0.0; numbers.len()];
         format.unpack_panel(&packed, inputs, &mut unpacked);
         assert_eq!(hash(&unpacked), golden["hash"].as_str().unwrap(), "{block} in panels");
-        // The panel has the size of the blocks.
-        assert_eq!(packed.len(), bytes.len(), "{block}");
+        // The panel has the size of the blocks, or at most 8.5 bits per number.
+        if format.facts().block == block {
+            assert_eq!(packed.len(), bytes.len(), "{block}");
+        }
+        assert!(packed.len() * 16 <= numbers.len() * 17, "{block}");
         // A fault in one bit of each block gives other numbers.
         bytes.iter_mut().skip(block.bytes() - 1).step_by(block.bytes()).for_each(|byte| *byte ^= 1);
         block.decode(&bytes, 0, &mut numbers);

@@ -16,7 +16,7 @@ use tracewright_tests::calls::{Calls, CheckedCall, entry, examples_of, op, rando
 use tracewright_tests::leeway::Leeway;
 use tracewright_tests::long;
 
-const FORMATS: [WeightFormat; 12] = [
+const FORMATS: [WeightFormat; 17] = [
     WeightFormat::Q8,
     WeightFormat::Q4,
     WeightFormat::Q4K,
@@ -29,6 +29,11 @@ const FORMATS: [WeightFormat; 12] = [
     WeightFormat::Q3K,
     WeightFormat::Q2K,
     WeightFormat::Iq4Nl,
+    WeightFormat::Iq4Xs,
+    WeightFormat::Iq2,
+    WeightFormat::Iq3Xxs,
+    WeightFormat::Iq3S,
+    WeightFormat::Nvfp4,
 ];
 
 /// Rows, inputs, outputs: one of each, whole groups, what does not divide, and more rows than are multiplied as

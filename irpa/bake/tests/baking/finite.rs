@@ -142,12 +142,12 @@ fn a_number_that_is_only_moved_keeps_its_bits() {
 fn a_number_beyond_the_range_of_the_type_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let (row, column) = (3, 7);
-    // All formats with scales in f16 have the range of f16 times their integers.
+    // All formats with scales in f16 have the range of f16 times their integers. Scales of e4m3 end at 448.
     for (large, lost_in) in [
-        (65_519.0, &[][..]),
-        (65_520.0, &["f16"]),
-        (-1e9, &["f16", "scales"]),
-        (f32::MAX, &["f16", "bf16", "scales"]),
+        (65_519.0, &["Nvfp4"][..]),
+        (65_520.0, &["f16", "Nvfp4"]),
+        (-1e9, &["f16", "scales", "Nvfp4"]),
+        (f32::MAX, &["f16", "bf16", "scales", "Nvfp4"]),
     ] {
         let mut all = numbers(ROWS * INPUTS);
         all[row * INPUTS + column] = large;
@@ -188,11 +188,14 @@ fn scales(format: BlockFormat) -> &'static [usize] {
         BlockFormat::Q6K => &[208],
         BlockFormat::Q2K => &[80, 82],
         BlockFormat::Q3K => &[108],
+        BlockFormat::Nvfp4 => &[0, 1, 2, 3],
+        BlockFormat::Tq1_0 => &[52],
+        BlockFormat::Tq2_0 => &[64],
         _ => &[0],
     }
 }
 
-const NUMBER: [(BlockFormat, u32); 12] = [
+const NUMBER: [(BlockFormat, u32); 23] = [
     (BlockFormat::Q4_0, 2),
     (BlockFormat::Q4_1, 3),
     (BlockFormat::Q5_0, 6),
@@ -204,7 +207,18 @@ const NUMBER: [(BlockFormat, u32); 12] = [
     (BlockFormat::Q5K, 13),
     (BlockFormat::Q6K, 14),
     (BlockFormat::Iq4Nl, 20),
+    (BlockFormat::Iq4Xs, 23),
+    (BlockFormat::Iq2Xxs, 16),
+    (BlockFormat::Iq2Xs, 17),
+    (BlockFormat::Iq3Xxs, 18),
+    (BlockFormat::Iq1S, 19),
+    (BlockFormat::Iq3S, 21),
+    (BlockFormat::Iq2S, 22),
+    (BlockFormat::Tq1_0, 34),
+    (BlockFormat::Tq2_0, 35),
     (BlockFormat::Mxfp4, 39),
+    (BlockFormat::Nvfp4, 40),
+    (BlockFormat::Q1_0, 41),
 ];
 
 /// A GGUF file with a matrix of 18 rows and 512 columns. The block `damaged` has the bytes `bytes` at `offset`.
@@ -222,6 +236,7 @@ fn in_blocks(
         for &scale in scales(format) {
             match format {
                 BlockFormat::Mxfp4 => block[scale] = 120,
+                BlockFormat::Nvfp4 => block[scale] = 40,
                 _ => block[scale..scale + 2].copy_from_slice(&f16::from_f32(0.01).to_le_bytes()),
             }
         }
@@ -246,12 +261,14 @@ fn a_scale_that_is_not_finite_is_named_with_its_block() {
         }
         let specials: &[[u8; 2]] = match format {
             BlockFormat::Mxfp4 => &[[255, 0]],
+            BlockFormat::Nvfp4 => &[[127, 0]],
             _ => &[[1, 0xfe], [0, 0xfc]],
         };
         let last = 18 * 512 / format.numbers() - 1;
         for (&scale, special) in scales(format).iter().flat_map(|at| specials.iter().map(move |x| (at, x))) {
             for damaged in [0, last] {
-                let bytes = if format == BlockFormat::Mxfp4 { &special[..1] } else { &special[..] };
+                let is_byte = matches!(format, BlockFormat::Mxfp4 | BlockFormat::Nvfp4);
+                let bytes = if is_byte { &special[..1] } else { &special[..] };
                 let path = in_blocks(folder.path(), format, kind, Some((damaged, scale, bytes)));
                 let checkpoint = Checkpoint::open(&path).unwrap();
                 for (way, parameter) in ways(18, 512) {

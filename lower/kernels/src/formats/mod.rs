@@ -1,7 +1,9 @@
 //! How kernels read the scales of packed weights: one file per format, and one line per format below.
 //! The planes and the meaning of the codes come from [`Groups`].
 
+mod iq4_xs;
 mod mxfp4;
+mod nvfp4;
 mod q2_k;
 mod q3_k;
 mod q4_k;
@@ -96,9 +98,13 @@ pub(crate) fn scales_of(format: WeightFormat) -> &'static dyn ReadScales {
         WeightFormat::Q4_1 | WeightFormat::Q5_1 => &q8::Halves { minima: true },
         WeightFormat::Q4K | WeightFormat::Q5K => &q4_k::Counted,
         WeightFormat::Mxfp4 => &mxfp4::Powers,
-        WeightFormat::Q6K => &q6_k::Sixteenths,
+        WeightFormat::Q6K | WeightFormat::Iq3S => &q6_k::Sixteenths::<1>,
         WeightFormat::Q3K => &q3_k::SixBits,
         WeightFormat::Q2K => &q2_k::FourBits,
+        WeightFormat::Iq4Xs => &iq4_xs::Split,
+        WeightFormat::Iq2 => &q6_k::Sixteenths::<8>,
+        WeightFormat::Iq3Xxs => &q6_k::Sixteenths::<4>,
+        WeightFormat::Nvfp4 => &nvfp4::Floats,
         WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16 => unreachable!("a format with groups"),
     }
 }

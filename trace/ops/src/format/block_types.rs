@@ -15,16 +15,23 @@ pub const SUPER_BLOCK: usize = GROUPS * GROUP;
 /// The number of values per block in formats such as Q4_K, whose names end with K.
 const LONG: usize = SUPER_BLOCK;
 
-/// Declares the block formats: ggml's number, GGUF's name, and the numbers and bytes of a block.
+/// The bytes of a block with codes of four bits, 16 scales and the scale that multiplies these.
+const CODES: usize = 128 + 16 + 2;
+
+/// Declares the block formats: ggml's number, GGUF's name, and the numbers and bytes of a block. No GGUF file has
+/// the blocks in `folders`, which come from quantized Hugging Face folders.
 macro_rules! blocks {
-    ($($(#[$doc:meta])* $variant:ident = $number:literal $word:literal [$numbers:expr, $bytes:expr]),* $(,)?) => {
-        /// The format of a quantized block in a GGUF file.
+    (folders { $($(#[$own_doc:meta])* $own:ident = $own_word:literal [$own_numbers:expr, $own_bytes:expr],)* }
+     $($(#[$doc:meta])* $variant:ident = $number:literal $word:literal [$numbers:expr, $bytes:expr]),* $(,)?) => {
+        /// The format of a quantized block.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum BlockFormat {
-            $($(#[$doc])* $variant),*
+            $($(#[$doc])* $variant,)*
+            $($(#[$own_doc])* $own,)*
         }
 
         impl BlockFormat {
+            /// The formats of GGUF files.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
             /// Returns the block format that has the given number in ggml's list of types.
@@ -35,25 +42,34 @@ macro_rules! blocks {
                 }
             }
 
-            /// Returns the name of the format in GGUF.
+            /// Returns the name of the format, for GGUF files the one in GGUF.
             pub fn word(self) -> &'static str {
-                match self { $(Self::$variant => $word),* }
+                match self { $(Self::$variant => $word,)* $(Self::$own => $own_word,)* }
             }
 
             /// Returns the number of values in a block.
             pub fn numbers(self) -> usize {
-                match self { $(Self::$variant => $numbers),* }
+                match self { $(Self::$variant => $numbers,)* $(Self::$own => $own_numbers,)* }
             }
 
             /// Returns the size of a block in bytes.
             pub fn bytes(self) -> usize {
-                match self { $(Self::$variant => $bytes),* }
+                match self { $(Self::$variant => $bytes,)* $(Self::$own => $own_bytes,)* }
             }
         }
     };
 }
 
 blocks! {
+    folders {
+        /// The numbers of an IQ1 or IQ2 block: 256 codes of four bits, 16 scales of eight bits, and the scale that
+        /// multiplies these.
+        Iq2Codes = "codes of IQ2" [LONG, CODES],
+        /// The numbers of an IQ3_XXS block, in the same order.
+        Iq3XxsCodes = "codes of IQ3_XXS" [LONG, CODES],
+        /// The numbers of an IQ3_S block, in the same order.
+        Iq3SCodes = "codes of IQ3_S" [LONG, CODES],
+    }
     /// A block contains a scale and 32 signed four-bit integers. The file stores each four-bit
     /// integer increased by 8.
     Q4_0 = 2 "Q4_0" [GROUP, 2 + 16],
@@ -82,11 +98,38 @@ blocks! {
     /// integer increased by 32. Each group of integers has a scale of eight bits. The block has one
     /// scale that multiplies the scales of the groups.
     Q6K = 14 "Q6_K" [LONG, 128 + 64 + 16 + 2],
+    /// A block contains 32 rows of a grid of 256 rows, each with signs for its eight numbers. Each 32 numbers have
+    /// a scale of four bits, and the block one that multiplies these.
+    Iq2Xxs = 16 "IQ2_XXS" [LONG, 2 + 64],
+    /// As in IQ2_XXS, with a grid of 512 rows and a scale for each 16 numbers.
+    Iq2Xs = 17 "IQ2_XS" [LONG, 2 + 64 + 8],
+    /// As in IQ2_XXS, with 64 rows of four numbers from a grid of 256.
+    Iq3Xxs = 18 "IQ3_XXS" [LONG, 2 + 64 + 32],
+    /// A block contains 32 rows of a grid of 2048 rows with numbers from −1 to 1. Each 32 numbers add or subtract an
+    /// eighth, and have a scale of three bits.
+    Iq1S = 19 "IQ1_S" [LONG, 2 + 32 + 16],
     /// A block contains a scale and 32 four-bit codes, which a table makes integers.
     Iq4Nl = 20 "IQ4_NL" [GROUP, 2 + 16],
+    /// As in IQ3_XXS, with a grid of 512 rows and all signs.
+    Iq3S = 21 "IQ3_S" [LONG, 2 + 64 + 8 + 32 + 4],
+    /// As in IQ2_XS, with a grid of 1024 rows and all signs.
+    Iq2S = 22 "IQ2_S" [LONG, 2 + 32 + 32 + 8 + 8],
+    /// A block contains 8 groups of 32 codes as in IQ4_NL. Each group has a scale of six bits, and the block one
+    /// that multiplies these.
+    Iq4Xs = 23 "IQ4_XS" [LONG, 2 + 2 + 4 + 128],
+    /// As in IQ1_S, with a scale for each 16 numbers, and an eighth of its own for each 8.
+    Iq1M = 29 "IQ1_M" [LONG, 32 + 16 + 8],
+    /// A block contains a scale and 256 numbers from −1 to 1, of which five are in a byte.
+    Tq1_0 = 34 "TQ1_0" [LONG, 48 + 4 + 2],
+    /// A block contains a scale and 256 numbers from −1 to 2, of which four are in a byte.
+    Tq2_0 = 35 "TQ2_0" [LONG, 64 + 2],
     /// A block contains 32 four-bit floats (e2m1) and a scale, which is a power of two (OCP
     /// "Microscaling Formats (MX) Specification", 2023, §5.3).
     Mxfp4 = 39 "MXFP4" [GROUP, 1 + 16],
+    /// A block contains 4 groups of 16 four-bit floats (e2m1). Each group has a float of eight bits (e4m3) as its scale.
+    Nvfp4 = 40 "NVFP4" [2 * GROUP, 4 + 32],
+    /// A block contains a scale and 128 signs.
+    Q1_0 = 41 "Q1_0" [4 * GROUP, 2 + 16],
 }
 
 /// Packs two integers into each byte, in the order that [`nibbles`] expects.

@@ -1,12 +1,14 @@
 //! Decodes the quantized blocks of GGUF. The file `ggml-common.h` of ggml defines the layouts of the blocks.
 //! The tests compare all decoded numbers bit for bit with the results of the Python package `gguf`.
 
+use std::borrow::Cow;
+
 #[cfg(test)]
 use super::block_types::nibbles;
 use super::block_types::{half, paired};
 use super::groups::Group;
 use super::mxfp4::FloatGroup;
-use super::{BlockFormat, DOUBLED_FLOATS, GROUP, Groups, Quantized, SUPER_BLOCK, WeightFormat};
+use super::{BlockFormat, DOUBLED_FLOATS, GROUP, Groups, Quantized, SUPER_BLOCK, WeightFormat, grids};
 
 /// The number of values per block in formats such as Q4_K, whose names end with K.
 const LONG: usize = SUPER_BLOCK;
@@ -18,31 +20,46 @@ impl BlockFormat {
     /// # Panics
     /// Panics if `bytes` contains fewer than `start + out.len()` numbers.
     pub fn decode(self, bytes: &[u8], start: usize, out: &mut [f32]) {
-        let (groups, together, mut done) = (self.facts(), self.numbers(), 0);
+        let groups = self.facts();
+        let (together, mut done) = (groups.block.numbers(), 0);
         let mut block = [0.0; LONG];
         while done < out.len() {
             let (index, first) = ((start + done) / together, (start + done) % together);
-            let stored = &bytes[index * self.bytes()..][..self.bytes()];
-            let codes = &groups.codes(stored)[..together];
-            groups.numbers(codes, &groups.scales_of(stored), &mut block);
+            let Some(stored) = self.kept(bytes, index) else { unreachable!("a block for each number") };
+            let codes = &groups.codes(&stored)[..together];
+            groups.numbers(codes, &groups.scales_of(&stored), &mut block);
             let count = (together - first).min(out.len() - done);
             out[done..done + count].copy_from_slice(&block[first..first + count]);
             done += count;
         }
     }
 
-    /// Returns the block whose first number has the index `start`, if one begins there.
+    /// Returns the block of a format of Tracewright whose first number has the index `start`, if one begins there.
     pub fn quantized(self, bytes: &[u8], start: usize) -> Option<Quantized> {
-        if !start.is_multiple_of(self.numbers()) {
+        let block = self.facts().block;
+        if !start.is_multiple_of(block.numbers()) {
             return None;
         }
-        let block = bytes.get(start / self.numbers() * self.bytes()..)?.get(..self.bytes())?;
-        Some(Quantized { block: self, bytes: block.to_vec() })
+        let bytes = self.kept(bytes, start / block.numbers())?.into_owned();
+        Some(Quantized { block, bytes })
     }
 
-    /// Returns the format that stores these blocks in their own size.
+    /// The number of values that a format keeps together.
+    pub fn together(self) -> usize {
+        self.facts().block.numbers()
+    }
+
+    /// The bytes of a block in the format that keeps it. If this is the format of other blocks, the bytes are made.
+    fn kept(self, bytes: &[u8], index: usize) -> Option<Cow<'_, [u8]>> {
+        let (block, parts) = (self.facts().block, self.numbers() / self.together());
+        let stored = bytes.get(index / parts * self.bytes()..)?.get(..self.bytes())?;
+        Some(if block == self { stored.into() } else { grids::in_codes(self, stored, index % parts).into() })
+    }
+
+    /// Returns the smallest format that keeps the numbers of these blocks without loss.
     pub fn ours(self) -> Option<WeightFormat> {
-        WeightFormat::grouped_formats().find(|format| format.groups().is_some_and(|own| own.block == self))
+        let all = WeightFormat::grouped_formats().filter(|format| self.is_kept_in(*format));
+        all.min_by_key(|format| format.facts().bits())
     }
 
     /// Whether a format keeps the numbers of all blocks without loss.

@@ -30,7 +30,7 @@ impl WeightFormat {
                 TensorType::new(ElementType::F16, [outputs, blocks, steps])
             }
             GroupPart::Scales if groups.minima => TensorType::new(groups.element, [outputs, count, steps]),
-            GroupPart::Scales => TensorType::new(groups.element, [outputs, count]),
+            GroupPart::Scales => TensorType::new(groups.element, [outputs, count * parts]),
             GroupPart::Counts if groups.in_steps => {
                 TensorType::new(ElementType::I8, [outputs, count, parts * steps])
             }
@@ -74,6 +74,10 @@ impl WeightFormat {
                         ElementType::Bf16 => bf16::from_f32(number).to_le_bytes(),
                         _ => f16::from_f32(number).to_le_bytes(),
                     });
+                    bytes.copy_from_slice(&words.as_flattened()[..bytes.len()]);
+                }
+                (_, Scales::All(scales)) => {
+                    let words = scales.map(|scale| f16::from_f32(scale).to_le_bytes());
                     bytes.copy_from_slice(&words.as_flattened()[..bytes.len()]);
                 }
                 (GroupPart::Scales, Scales::InSteps(steps)) => {

@@ -31,6 +31,8 @@ pub struct Groups {
     pub element: ElementType,
     /// Whether the scales are multiples of steps.
     pub in_steps: bool,
+    /// The power of two by which the steps are multiplied.
+    pub unit: f32,
     /// Whether a minimum is subtracted from the numbers of a group.
     pub minima: bool,
     pub read: fn(&[u8], &mut Codes),
@@ -83,6 +85,8 @@ pub struct ScaleBytes {
 pub enum Scales {
     /// The scale and the minimum of the only group.
     Each([f32; 2]),
+    /// The scale of each group, without minima.
+    All([f32; 2 * GROUPS]),
     InSteps(BlockSteps),
 }
 
@@ -142,8 +146,9 @@ impl Groups {
     pub fn scales_of(&self, block: &[u8]) -> [[f32; 2]; 2 * GROUPS] {
         match (self.read_scales)(block) {
             Scales::Each(one) => [one; 2 * GROUPS],
+            Scales::All(scales) => scales.map(|scale| [scale, 0.0]),
             Scales::InSteps(BlockSteps { steps, counts }) => {
-                let steps = steps.map(f16::to_f32);
+                let steps = steps.map(|step| step.to_f32() * self.unit);
                 counts.map(|counts| from_fn(|which| steps[which] * f32::from(counts[which])))
             }
         }

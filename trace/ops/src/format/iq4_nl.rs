@@ -7,6 +7,7 @@ use super::{BlockFormat, Groups, Integers, q4, q6_k};
 
 pub(super) const FORMAT: Groups = Groups {
     block: BlockFormat::Iq4Nl,
+    exact: &[],
     integers: Integers::Table(&TABLE),
     quantize: |numbers, _| {
         let mut block = vec![0; FORMAT.block.bytes()];
@@ -17,7 +18,7 @@ pub(super) const FORMAT: Groups = Groups {
         (FORMAT.write)(&codes, &mut block);
         block
     },
-    round: nearest,
+    round: |units| nearest(&TABLE, units),
     keep: |_| None,
     loss: "each number off by at most 13 % of its group's largest",
     choice: None,
@@ -27,10 +28,10 @@ pub(super) const FORMAT: Groups = Groups {
 };
 
 /// The integers of the codes (`kvalues_iq4nl` of ggml).
-const TABLE: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+pub(super) const TABLE: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
 /// Returns the code whose integer is nearest to a number.
-fn nearest(units: f32) -> u8 {
-    let off = |code: &u8| (f32::from(TABLE[usize::from(*code)]) - units).abs();
+pub(super) fn nearest(table: &[i8; 16], units: f32) -> u8 {
+    let off = |code: &u8| (f32::from(table[usize::from(*code)]) - units).abs();
     (0..16).min_by(|a, b| off(a).total_cmp(&off(b))).unwrap_or_default()
 }

@@ -8,6 +8,7 @@
 mod activations;
 mod block_types;
 mod blocks;
+mod grids;
 mod grouped;
 mod groups;
 mod panels;
@@ -117,6 +118,20 @@ formats! {
         /// Codes of four bits in groups of 32, which a table makes integers: 4.5 bits per number. GGUF files
         /// contain weights in this format.
         Iq4Nl = "iq4_nl" in iq4_nl,
+        /// Codes of four bits as in iq4_nl. The scale of a group is a number of steps of six bits, and eight
+        /// groups share a step: 4.25 bits per number. GGUF files contain weights in this format.
+        Iq4Xs = "iq4_xs" in iq4_xs,
+        /// Codes of four bits in groups of 16, which a table makes integers. The scale of a group is a number of
+        /// steps of eight bits, and 16 groups share a step: 4.5625 bits per number. GGUF files contain these numbers
+        /// in blocks of IQ1 and IQ2.
+        Iq2 = "iq2" in iq2,
+        /// Codes as in iq2 with the table of IQ3_XXS: 4.5625 bits per number.
+        Iq3Xxs = "iq3_xxs" in iq3_xxs,
+        /// Codes as in iq2 with the table of IQ3_S: 4.5625 bits per number.
+        Iq3S = "iq3_s" in iq3_s,
+        /// Floats of four bits in groups of 16, with a float of eight bits as the scale of each group: 4.5 bits per
+        /// number. GGUF files contain weights in this format.
+        Nvfp4 = "nvfp4" in nvfp4,
     }
 }
 

@@ -20,6 +20,7 @@ pub(super) const FORMAT: Groups = Groups {
     read_scales: |block| Scales::Each([FloatGroup::half_scale(block[0]), 0.0]),
     element: ElementType::Bf16,
     in_steps: false,
+    unit: 1.0,
     minima: false,
     read: |block, codes| codes[..GROUP].copy_from_slice(&nibbles(&block[1..])),
     write: |codes, block| block[1..].iter_mut().zip(paired(codes)).for_each(|(byte, pair)| *byte = pair),
@@ -105,7 +106,7 @@ impl FloatGroup {
 }
 
 /// Returns the four-bit float nearest to half of a number; ties round towards zero.
-fn nearest(doubled: f32) -> u8 {
+pub(super) fn nearest(doubled: f32) -> u8 {
     const MIDDLES: [f32; 7] = [0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0];
     let magnitude = MIDDLES.iter().map(|middle| u8::from(doubled.abs() > *middle)).sum::<u8>();
     if doubled < 0.0 && magnitude > 0 { magnitude | 8 } else { magnitude }

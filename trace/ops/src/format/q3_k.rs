@@ -8,6 +8,7 @@ use super::{BlockFormat, BlockSteps, GROUP, GROUPS, Groups, Integers, SUPER_BLOC
 
 pub(super) const FORMAT: Groups = Groups {
     block: BlockFormat::Q3K,
+    exact: &[BlockFormat::Tq1_0, BlockFormat::Tq2_0],
     planes: &[2, 1],
     integers: Integers::Minus(4),
     scales: &[ScaleBytes { at: COUNTS, count: 3, width: 4 }, ScaleBytes { at: STEP, count: 1, width: 2 }],
@@ -32,7 +33,7 @@ pub(super) const FORMAT: Groups = Groups {
             block[high] |= (code >> 2 & 1) << high_shift;
         }
     },
-    quantize: |numbers, _| nearest(numbers),
+    quantize: |numbers, _| block(&q6_k::in_steps(&FORMAT, numbers, LEAST_COUNT - 1)),
     round: |units| (units.round().clamp(-4.0, 3.0) + 4.0) as u8,
     ..q6_k::FORMAT
 };
@@ -55,11 +56,10 @@ fn count_bits(group: usize) -> [(usize, usize); 2] {
     [(COUNTS + group % GROUPS, group / GROUPS * 4), (COUNTS + GROUPS + group % 4, group / 4 * 2)]
 }
 
-fn nearest(numbers: &[f32]) -> Vec<u8> {
-    let q6_k::Stepped { step, counts, codes } = q6_k::in_steps(&FORMAT, numbers, LEAST_COUNT - 1);
+pub(super) fn block(q6_k::Stepped { step, counts, codes }: &q6_k::Stepped) -> Vec<u8> {
     let mut block = vec![0; FORMAT.block.bytes()];
-    (FORMAT.write)(&codes, &mut block);
-    for (group, count) in counts.into_iter().enumerate() {
+    (FORMAT.write)(codes, &mut block);
+    for (group, count) in counts.iter().enumerate() {
         let [(low, low_shift), (high, high_shift)] = count_bits(group);
         let count = (count + LEAST_COUNT) as u8;
         block[low] |= (count & 15) << low_shift;

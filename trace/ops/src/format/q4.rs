@@ -10,7 +10,7 @@ use crate::ElementType;
 
 pub(super) const FORMAT: Groups = Groups {
     block: BlockFormat::Q4_0,
-    exact: &[],
+    exact: &[BlockFormat::Q1_0],
     group: GROUP,
     planes: &[4],
     integers: Integers::Minus(8),
@@ -19,6 +19,7 @@ pub(super) const FORMAT: Groups = Groups {
     read_scales: |block| Scales::Each([f16::from_le_bytes([block[0], block[1]]).to_f32(), 0.0]),
     element: ElementType::F16,
     in_steps: false,
+    unit: 1.0,
     minima: false,
     read: |block, codes| codes[..GROUP].copy_from_slice(&nibbles(&block[2..])),
     write: |codes, block| block[2..].iter_mut().zip(paired(codes)).for_each(|(byte, pair)| *byte = pair),

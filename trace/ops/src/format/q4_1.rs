@@ -8,6 +8,7 @@ use super::{BlockFormat, Codes, Groups, Integers, SUPER_BLOCK, ScaleBytes, Scale
 
 pub(super) const FORMAT: Groups = Groups {
     block: BlockFormat::Q4_1,
+    exact: &[],
     integers: Integers::Minus(0),
     scales: &[ScaleBytes { at: 0, count: 1, width: 2 }, ScaleBytes { at: 2, count: 1, width: 2 }],
     read_scales: |block| Scales::Each([half(block).to_f32(), -half(&block[2..]).to_f32()]),

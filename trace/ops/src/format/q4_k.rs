@@ -24,6 +24,7 @@ pub(super) const FORMAT: Groups = Groups {
     },
     element: ElementType::F16,
     in_steps: true,
+    unit: 1.0,
     minima: true,
     read: |block, codes| codes.copy_from_slice(SuperBlock::read(block).integers.as_flattened()),
     write: |codes, block| {

@@ -7,6 +7,7 @@ use super::{BlockFormat, Groups, Integers, q4};
 
 pub(super) const FORMAT: Groups = Groups {
     block: BlockFormat::Q5_0,
+    exact: &[],
     planes: &[4, 1],
     integers: Integers::Minus(LEAST),
     read: |block, codes| fifth_bits(&block[2..], codes),

@@ -24,6 +24,7 @@ pub(super) const FORMAT: Groups = Groups {
     },
     element: ElementType::F16,
     in_steps: true,
+    unit: 1.0,
     minima: false,
     read: |block, codes| {
         for (place, code) in codes.iter_mut().enumerate() {
@@ -86,12 +87,13 @@ pub(super) fn in_steps(groups: &Groups, numbers: &[f32], most: i8) -> Stepped {
         |group: &[f32]| group.iter().fold(0.0f32, |most, &x| if x.abs() > most.abs() { x } else { most });
     let end = f32::from(groups.integer(0));
     let scales: Vec<f32> = numbers.chunks(groups.group).map(|group| farthest(group) / end).collect();
-    found.step = f16::from_f32(farthest(&scales).abs() / f32::from(most));
+    found.step = f16::from_f32(farthest(&scales).abs() / f32::from(most) / groups.unit);
+    let step = found.step.to_f32() * groups.unit;
     for (index, (group, scale)) in numbers.chunks(groups.group).zip(scales).enumerate() {
-        let steps = if found.step > f16::ZERO { scale / found.step.to_f32() } else { 0.0 };
+        let steps = if step > 0.0 { scale / step } else { 0.0 };
         let count = steps.round().clamp(-f32::from(most) - 1.0, f32::from(most));
         found.counts[index] = count as i8;
-        let scale = found.step.to_f32() * count;
+        let scale = step * count;
         if scale != 0.0 {
             let own = found.codes[index * groups.group..].iter_mut();
             own.zip(group).for_each(|(code, x)| *code = (groups.round)(x / scale));

@@ -9,7 +9,7 @@ use crate::ElementType;
 
 pub(super) const FORMAT: Groups = Groups {
     block: BlockFormat::Q8_0,
-    exact: &[BlockFormat::Q5_0, BlockFormat::Q4_0],
+    exact: &[BlockFormat::Q5_0, BlockFormat::Q4_0, BlockFormat::Q1_0],
     group: GROUP,
     planes: &[8],
     integers: Integers::Minus(128),
@@ -18,6 +18,7 @@ pub(super) const FORMAT: Groups = Groups {
     read_scales: |block| Scales::Each([f16::from_le_bytes([block[0], block[1]]).to_f32(), 0.0]),
     element: ElementType::F16,
     in_steps: false,
+    unit: 1.0,
     minima: false,
     read: |block, codes| {
         codes.iter_mut().zip(&block[2..]).for_each(|(code, byte)| *code = byte.wrapping_add(128));

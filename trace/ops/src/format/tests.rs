@@ -50,6 +50,10 @@ fn panels_come_back_within_half_a_unit_of_their_groups() {
                         WeightFormat::Q2K => largest * 0.6,
                         // The largest integer of the table is 113, and its integers are up to 24 apart.
                         WeightFormat::Iq4Nl => largest * 0.13,
+                        WeightFormat::Iq4Xs => largest * 0.2,
+                        // The bound is half of the largest gap of the table, or beyond its shorter side.
+                        WeightFormat::Iq2 | WeightFormat::Nvfp4 => largest * 0.26,
+                        WeightFormat::Iq3Xxs | WeightFormat::Iq3S => largest * 0.15,
                     };
                     for (x, y) in expected.iter().zip(found) {
                         assert!(

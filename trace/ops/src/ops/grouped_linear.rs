@@ -126,6 +126,21 @@ impl Operation for GroupedLinear {
             "f32[3,7]",
         ),
         good(
+            "grouped_linear format=iq4_xs element=f32 activations=8",
+            &["f32[3,300]", "i8[7,16,16]", "f16[7,2,1]", "i8[7,16,1]"],
+            "f32[3,7]",
+        ),
+        good(
+            "grouped_linear format=iq2 element=f32 activations=8",
+            &["f32[3,300]", "i8[7,16,16]", "f16[7,2,1]", "i8[7,16,2]"],
+            "f32[3,7]",
+        ),
+        good(
+            "grouped_linear format=nvfp4 element=f32 activations=mixed",
+            &["f32[3,70]", "i8[7,4,16]", "f16[7,8]"],
+            "f32[3,7]",
+        ),
+        good(
             "grouped_linear format=q4_1 element=f32 activations=8",
             &["f32[3,70]", "i8[7,3,16]", "f16[7,3,2]"],
             "f32[3,7]",

@@ -62,6 +62,11 @@ impl Operation for GroupedRows {
             "f32[3,257]",
         ),
         good(
+            "grouped_rows format=iq4_xs inputs=257 element=f32",
+            &["i8[5,16,16]", "f16[5,2,1]", "i8[5,16,1]", "i32[3]"],
+            "f32[3,257]",
+        ),
+        good(
             "grouped_rows format=q5_1 inputs=70 element=f32",
             &["i8[5,3,20]", "f16[5,3,2]", "i32[3]"],
             "f32[3,70]",

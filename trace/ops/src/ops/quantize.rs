@@ -133,6 +133,7 @@ pub(super) fn ungrouped(format: WeightFormat, parts: &[&Value], inputs: usize) -
     let integers = parts[0];
     let [outputs, groups, bytes] = integers.ty.shape[..] else { unreachable!("inferred") };
     let mut rows = Vec::with_capacity(outputs * inputs);
+    let unit = f64::from(format.facts().unit);
     for row in 0..outputs {
         let group = |group: usize| {
             let at = row * groups + group;
@@ -140,7 +141,7 @@ pub(super) fn ungrouped(format: WeightFormat, parts: &[&Value], inputs: usize) -
             let number = move |(place, integer): (usize, i8)| {
                 let places = format.scale_places(at, place);
                 let of = |&(scale, count): &(usize, Option<usize>)| {
-                    parts[1].data[scale] * count.map_or(1.0, |count| parts[2].data[count])
+                    parts[1].data[scale] * count.map_or(1.0, |count| parts[2].data[count] * unit)
                 };
                 let minimum = places.get(1).map_or(0.0, of);
                 f64::from((f64::from(integer) * of(&places[0]) - minimum) as f32)
