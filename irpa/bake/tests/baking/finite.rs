@@ -181,7 +181,7 @@ fn the_first_of_many_is_named() {
     }
 }
 
-/// The offsets of the f16 scales in a block, or of the exponent for MXFP4.
+/// The offsets of the f16 scales in a block, or of the exponent or scales of a byte for MXFP4 and NVFP4.
 fn scales(format: BlockFormat) -> &'static [usize] {
     match format {
         BlockFormat::Q4_1 | BlockFormat::Q5_1 | BlockFormat::Q4K | BlockFormat::Q5K => &[0, 2],
@@ -189,13 +189,14 @@ fn scales(format: BlockFormat) -> &'static [usize] {
         BlockFormat::Q2K => &[80, 82],
         BlockFormat::Q3K => &[108],
         BlockFormat::Nvfp4 => &[0, 1, 2, 3],
+        BlockFormat::Iq1M => &[],
         BlockFormat::Tq1_0 => &[52],
         BlockFormat::Tq2_0 => &[64],
         _ => &[0],
     }
 }
 
-const NUMBER: [(BlockFormat, u32); 23] = [
+const NUMBER: [(BlockFormat, u32); 24] = [
     (BlockFormat::Q4_0, 2),
     (BlockFormat::Q4_1, 3),
     (BlockFormat::Q5_0, 6),
@@ -214,6 +215,7 @@ const NUMBER: [(BlockFormat, u32); 23] = [
     (BlockFormat::Iq1S, 19),
     (BlockFormat::Iq3S, 21),
     (BlockFormat::Iq2S, 22),
+    (BlockFormat::Iq1M, 29),
     (BlockFormat::Tq1_0, 34),
     (BlockFormat::Tq2_0, 35),
     (BlockFormat::Mxfp4, 39),
@@ -233,6 +235,11 @@ fn in_blocks(
     let mut data: Vec<u8> =
         numbers(blocks * format.bytes()).iter().map(|x| (x * 127.0) as i8 as u8).collect();
     for block in data.chunks_mut(format.bytes()) {
+        if format == BlockFormat::Iq1M {
+            // The bits of a scale of 0.01 are in four words.
+            let bits = [15, 1, 1, 2].into_iter().enumerate();
+            bits.for_each(|(part, bits)| block[49 + 2 * part] = block[49 + 2 * part] & 15 | bits << 4);
+        }
         for &scale in scales(format) {
             match format {
                 BlockFormat::Mxfp4 => block[scale] = 120,
@@ -252,11 +259,39 @@ fn in_blocks(
 }
 
 #[test]
+fn blocks_come_back_from_an_archive() {
+    let folder = tempfile::tempdir().unwrap();
+    for (format, kind) in NUMBER {
+        let checkpoint = Checkpoint::open(in_blocks(folder.path(), format, kind, None)).unwrap();
+        let mut expected = vec![0.0; 18 * 512];
+        checkpoint.numbers("w").unwrap().read(0, &mut expected);
+        let stored = format.ours().unwrap();
+        let source = Recipe::Source("w".to_owned(), TensorType::new(ElementType::F32, [18, 512]));
+        let pack = Recipe::Op(Pack { format: stored }.into(), vec![source]);
+        let parameter = Parameter::derived("packed", pack).unwrap();
+        assert!(lost(&checkpoint, &parameter, folder.path()).is_none(), "{format}");
+        let archive = Archive::open(folder.path().join("out.irpa")).unwrap();
+        let panels = archive.data("packed").unwrap().chunks(stored.packed(16, 512).bytes());
+        for (expected, panel) in expected.chunks(16 * 512).zip(panels) {
+            let mut found = vec![0.0; expected.len()];
+            stored.unpack_panel(panel, 512, &mut found);
+            let bits = |numbers: &[f32]| numbers.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&found), bits(expected), "{format}");
+        }
+    }
+}
+
+#[test]
 fn a_scale_that_is_not_finite_is_named_with_its_block() {
     let folder = tempfile::tempdir().unwrap();
     for (format, kind) in NUMBER {
+        // The format that keeps the blocks, one that rounds them again, and plain numbers.
+        let own = format!("{:?}", format.ours().unwrap());
+        let is_used =
+            |way: &str| [&own, "Q8", "f32", "f16", "bf16"].contains(&way.split(' ').next().unwrap());
+        let ways = || ways(18, 512).into_iter().filter(|(way, _)| is_used(way));
         let sound = Checkpoint::open(in_blocks(folder.path(), format, kind, None)).unwrap();
-        for (way, parameter) in ways(18, 512) {
+        for (way, parameter) in ways() {
             assert!(lost(&sound, &parameter, folder.path()).is_none(), "{format} {way}");
         }
         let specials: &[[u8; 2]] = match format {
@@ -271,7 +306,7 @@ fn a_scale_that_is_not_finite_is_named_with_its_block() {
                 let bytes = if is_byte { &special[..1] } else { &special[..] };
                 let path = in_blocks(folder.path(), format, kind, Some((damaged, scale, bytes)));
                 let checkpoint = Checkpoint::open(&path).unwrap();
-                for (way, parameter) in ways(18, 512) {
+                for (way, parameter) in ways() {
                     let found = lost(&checkpoint, &parameter, folder.path());
                     let found = found.unwrap_or_else(|| panic!("{format} {way} {special:?} at {damaged}"));
                     let NumberPlace::Stored { row, column, block } = found.place else { panic!("{found}") };

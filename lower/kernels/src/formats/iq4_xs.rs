@@ -1,5 +1,5 @@
-//! Scales of groups as numbers of steps of six bits, in words `[2, 16]` as in GGUF: the f16 step and the upper two bits
-//! of eight numbers, and the lower four bits.
+//! Scales of groups as numbers of steps of six bits, in words `[2, 16]` as in GGUF. The first words contain f16 steps
+//! and the upper two bits of eight numbers. The second words contain the lower four bits of the numbers.
 
 use ops::format::PANEL;
 
@@ -44,7 +44,8 @@ fn of_words<'k>([first, low]: [Value<'k>; 2], step: Value<'k>) -> ChunkScales<'k
     Box::new(move |group| in_steps(low.shift_right(4 * group), high.shift_right(2 * group), step))
 }
 
-/// The steps in the lower halves of words.
+/// The steps in the lower halves of words. A conversion between 16 and 32 bits beside a `vector.bitcast` becomes
+/// wrong code in iree-compile 3.13, so the lanes are picked.
 fn step(words: Value<'_>) -> Value<'_> {
     let halves = words.bits(Type::lanes(2 * PANEL, Element::F16));
     halves.pick(halves, &(0..PANEL).map(|row| 2 * row).collect::<Vec<_>>()).convert(Element::F32)

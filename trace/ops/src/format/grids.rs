@@ -38,7 +38,7 @@ pub(super) fn in_codes(format: BlockFormat, block: &[u8], part: usize) -> Vec<u8
     }
 }
 
-/// Of 128 signs, Q4_0 has 32.
+/// A block of Q4_0 has 32 of the 128 signs.
 fn of_signs(block: &[u8], part: usize) -> Vec<u8> {
     let bytes = &block[2 + 4 * part..];
     let codes: [u8; GROUP] = std::array::from_fn(|i| if bytes[i / 8] >> (i % 8) & 1 == 1 { 9 } else { 7 });

@@ -17,8 +17,9 @@ impl WeightFormat {
     /// the codes, from the lowest bits on. Each plane is stored as signed integers: half of its range is
     /// subtracted, except for the codes of a table. With a plane of 4 bits, a byte contains the integer a of
     /// a column, and the integer b of the column 16 positions later, as 16 b + a modulo 256. The tensor of
-    /// scales is `[outputs, groups]`, or `[outputs, groups, 2]` with minima. If scales are multiples of steps,
-    /// it is f16 `[outputs, blocks, steps]`, and the tensor of counts is i8 `[outputs, groups, counts]`.
+    /// scales is `[outputs, groups]`, or `[outputs, groups, 2]` with minima. With groups of 16, it has two
+    /// scales for each group of integers. If scales are multiples of steps, it is f16 `[outputs, blocks, steps]`,
+    /// and the tensor of counts is i8 `[outputs, groups, counts]`.
     pub fn grouped(self, part: GroupPart, outputs: usize, inputs: usize) -> Option<TensorType> {
         let groups = self.groups()?;
         let blocks = inputs.div_ceil(groups.block.numbers());
