@@ -4,6 +4,7 @@ use crate::counts::{GGUF_RENAMINGS, count};
 use crate::error::{ArchiveError, RowsProblem};
 use crate::gguf::{BlockFormat, Gguf, StoredNumbers};
 use crate::index::PassedOver;
+use crate::joined::Parts;
 use crate::mapped::MappedFile;
 use crate::rows::{BLOCKS, BlockRows};
 use crate::unsupported::UnsupportedFormat;
@@ -55,8 +56,8 @@ pub struct CheckpointTensor {
     pub(crate) file: usize,
     /// Whether `shape` does not contain leading extents of 1, as in GGUF files.
     pub(crate) without_ones: bool,
-    /// For [`StoredNumbers::Mxfp4`], the file's index and the range of bytes.
-    pub(crate) scales: Option<(usize, Range<usize>)>,
+    /// The further tensors that describe the numbers, such as scales: the file's index and the range of bytes.
+    pub(crate) parts: Vec<(usize, Range<usize>)>,
 }
 
 /// How the file's order differs from the model's; the conversion to GGUF, for example, changes some tensors.
@@ -81,7 +82,7 @@ pub struct TensorNumbers<'a> {
     bytes: &'a [u8],
     stored: StoredNumbers,
     element: Option<ElementType>,
-    scales: &'a [u8],
+    parts: Parts<'a>,
 }
 
 impl TensorNumbers<'_> {
@@ -103,6 +104,7 @@ impl TensorNumbers<'_> {
             }
             (StoredNumbers::Each(_), Some(element)) => element.decode_all(self.bytes, start, out),
             (StoredNumbers::Mxfp4, _) => self.floats().decode(start, out),
+            (StoredNumbers::Joined(joined), _) => joined.read(self.bytes, self.parts, start, out),
             (StoredNumbers::Each(_), None) => out.fill(0.0),
         }
     }
@@ -125,12 +127,13 @@ impl TensorNumbers<'_> {
                 whole.then(|| format.quantized(self.bytes, row * padded + column))?
             }
             StoredNumbers::Mxfp4 => self.floats().quantized(start, count),
+            StoredNumbers::Joined(joined) => joined.quantized(self.bytes, self.parts, start, count),
             StoredNumbers::Blocks(_) | StoredNumbers::Each(_) => None,
         }
     }
 
     fn floats(&self) -> ScaledFloats<'_> {
-        ScaledFloats { pairs: self.bytes, scales: self.scales }
+        ScaledFloats { pairs: self.bytes, scales: self.parts[0] }
     }
 }
 
@@ -188,7 +191,7 @@ impl Checkpoint {
                 unlisted: false,
                 without_ones: true,
                 file: tensor.file,
-                scales: None,
+                parts: Vec::new(),
             };
             (tensor.name.clone(), tensor)
         };
@@ -278,7 +281,7 @@ impl Checkpoint {
                 stored: StoredNumbers::Mxfp4,
                 shape: [before, &[groups * BlockFormat::Mxfp4.numbers(), *rows]].concat(),
                 arranged: StoredOrder::Transposed,
-                scales: Some((scales.file, scales.range.clone())),
+                parts: vec![(scales.file, scales.range.clone())],
                 ..blocks.clone()
             };
             self.tensors.remove(&name);
@@ -331,6 +334,9 @@ impl Checkpoint {
             (StoredNumbers::Blocks(format) | StoredNumbers::Rows(format, _), _) => {
                 Err(ArchiveError::Blocks { path, name, format: format.word() })
             }
+            (StoredNumbers::Joined(joined), _) => {
+                Err(ArchiveError::Blocks { path, name, format: joined.blocks().word() })
+            }
             (StoredNumbers::Each(dtype), None) => Err(ArchiveError::Dtype { path, name, dtype }),
             (_, Some(element)) => Ok(TensorType::new(element, tensor.shape.clone())),
         }
@@ -353,9 +359,11 @@ impl Checkpoint {
     pub fn numbers(&self, name: &str) -> Result<TensorNumbers<'_>, ArchiveError> {
         let tensor = self.require(name)?;
         let (bytes, stored) = (self.data(name)?, tensor.stored);
-        let scales =
-            tensor.scales.as_ref().map_or(&[][..], |(file, range)| &self.files[*file].1[range.clone()]);
-        Ok(TensorNumbers { bytes, stored, element: tensor.element(), scales })
+        let mut parts = Parts::default();
+        for (part, (file, range)) in parts.iter_mut().zip(&tensor.parts) {
+            *part = &self.files[*file].1[range.clone()];
+        }
+        Ok(TensorNumbers { bytes, stored, element: tensor.element(), parts })
     }
 
     /// The stored types may differ.
@@ -367,7 +375,7 @@ impl Checkpoint {
             return false;
         }
         if a.stored == b.stored {
-            return left.bytes == right.bytes;
+            return (left.bytes, left.parts) == (right.bytes, right.parts);
         }
         let count: usize = a.shape.iter().product();
         let readable = [a, b].iter().all(|tensor| tensor.element().is_some() || tensor.blocks().is_some());
@@ -404,7 +412,7 @@ impl Checkpoint {
             unlisted: false,
             without_ones: false,
             file,
-            scales: None,
+            parts: Vec::new(),
         };
         let mut tensors: Vec<_> = metadata.tensors().into_iter().map(tensor).collect();
         if let Some(text) = metadata.metadata().as_ref().and_then(|texts| texts.get(BLOCKS)) {
@@ -439,7 +447,7 @@ fn in_blocks(tensors: &mut [CheckpointTensor], text: &str) -> Result<(), RowsPro
             StoredNumbers::Each(dtype) => {
                 return Err(RowsProblem::Bytes { name, dtype, found: tensor.range.len(), expected });
             }
-            StoredNumbers::Blocks(_) | StoredNumbers::Rows(..) | StoredNumbers::Mxfp4 => {}
+            _ => {}
         }
         let [outputs, inputs] = rows.shape;
         tensor.stored = StoredNumbers::Rows(format, inputs);
@@ -461,6 +469,9 @@ impl CheckpointTensor {
             return None;
         }
         *rows /= parts.len();
+        if let StoredNumbers::Joined(_) = self.stored {
+            return (count == 1).then(|| self.joined_pieces(before, parts, &shape));
+        }
         let piece = |index: usize| {
             let part = parts[index % parts.len()].replace('*', &(index / parts.len()).to_string());
             let start = self.range.start + index * (bytes / pieces);
@@ -482,6 +493,7 @@ impl CheckpointTensor {
         match self.stored {
             StoredNumbers::Blocks(format) | StoredNumbers::Rows(format, _) => Some(format),
             StoredNumbers::Mxfp4 => Some(BlockFormat::Mxfp4),
+            StoredNumbers::Joined(joined) => Some(joined.blocks()),
             StoredNumbers::Each(_) => None,
         }
     }

@@ -1,6 +1,6 @@
 //! Declares [`ArchiveError`] and the errors that an [`ArchiveError`] contains.
 
-use crate::{NotFinite, UnsupportedFormat};
+use crate::{JoinProblem, NotFinite, UnsupportedFormat};
 use errors::{FileError, LISTED};
 use ops::WeightFormat;
 use ops::format::BlockFormat;
@@ -85,6 +85,9 @@ pub enum ArchiveError {
         "`{path}`: the tensor `{name}` is stored in quantized blocks of {format}, expected unquantized numbers"
     )]
     Blocks { path: PathBuf, name: String, format: &'static str },
+    /// The tensors of quantized modules are together no weights.
+    #[error("the quantized weights in `{path}` have {} problem(s): {}", .problems.len(), List(problems))]
+    Joined { path: PathBuf, problems: Vec<JoinProblem> },
     /// The description of quantized matrices in a safetensors file is not valid.
     #[error("`{path}`: {problem}; quantize the model again")]
     Rows { path: PathBuf, problem: RowsProblem },

@@ -52,6 +52,7 @@ impl Checkpoint {
                 bytes / (length.div_ceil(format.numbers()) * format.bytes()).max(1) * length
             }
             (StoredNumbers::Mxfp4, _) => 2 * bytes,
+            (StoredNumbers::Joined(joined), _) => joined.first_row() * length,
             (StoredNumbers::Each(_), element) => element.map_or(0, |element| bytes * 8 / element.bits()),
         };
         let (row, column) = ((before + index) / length.max(1), (before + index) % length.max(1));

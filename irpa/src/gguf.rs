@@ -19,6 +19,7 @@ use safetensors::Dtype;
 use crate::ArchiveError;
 use crate::counts::{GGUF_PARSES, count};
 use crate::error::GgufProblem;
+use crate::joined::Joined;
 use crate::mapped::MappedFile;
 use crate::weight_files::refuse_stand_in;
 
@@ -67,6 +68,8 @@ pub enum StoredNumbers {
     Rows(BlockFormat, usize),
     /// Four-bit floats, two per byte; another tensor has the scales.
     Mxfp4,
+    /// Described by several tensors of a quantized Hugging Face folder.
+    Joined(Joined),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -571,8 +574,8 @@ impl StoredNumbers {
             Self::Each(Dtype::F32) => (1, 4),
             Self::Each(_) => (1, 2),
             Self::Blocks(format) | Self::Rows(format, _) => (format.numbers() as u64, format.bytes() as u64),
-            // Without the scales, which are in another tensor. No GGUF file uses this storage.
-            Self::Mxfp4 => (2, 1),
+            // Without the scales, which are in another tensor. No GGUF file uses these storages.
+            Self::Mxfp4 | Self::Joined(_) => (2, 1),
         }
     }
 }

@@ -39,6 +39,7 @@ mod gguf_part;
 mod gguf_split;
 mod hub;
 mod index;
+mod joined;
 mod mapped;
 mod model_files;
 mod not_finite;
@@ -58,6 +59,7 @@ pub use gguf::{BlockFormat, Gguf, GgufArray, GgufTensor, GgufValue, StoredNumber
 pub use gguf_part::GgufPart;
 pub use hub::HubFolder;
 pub use index::{PassedOver, ShardDifference};
+pub use joined::{Integers, IntegersLayout, JoinProblem, Joined, JoinedLayout, Packing, PartProblem};
 pub use model_files::ModelFiles;
 pub use not_finite::{NotFinite, NumberPlace};
 pub use progress::{Progress, Watch};

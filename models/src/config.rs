@@ -16,7 +16,7 @@ use ops::ElementType;
 use serde_json::{Map, Value};
 
 pub(crate) use base::read_base;
-pub(crate) use storage::{check_storage, is_mxfp4};
+pub(crate) use storage::{is_mxfp4, read_storage};
 
 /// The reason why Tracewright rejects a configuration.
 #[derive(Debug, thiserror::Error)]
@@ -92,7 +92,7 @@ pub enum ConfigError {
     },
     /// The weights are quantized by a method that Tracewright does not support.
     #[error(
-        "`{}`: the checkpoint is quantized (`{key}`, method `{method}`), which Tracewright does not support; use the unquantized checkpoint, or create such a checkpoint with `model.dequantize()` and `save_pretrained` of the library transformers",
+        "`{}`: the checkpoint is quantized (`{key}`, method `{method}`), expected one of {expected:?}; use a GGUF file or the unquantized checkpoint of the model, or create such a checkpoint with `model.dequantize()` and `save_pretrained` of the library transformers",
         .path.display()
     )]
     Quantized {
@@ -102,6 +102,8 @@ pub enum ConfigError {
         key: String,
         /// The value of `quant_method`, or the name of the tool to which the key belongs.
         method: String,
+        /// The methods that every family reads.
+        expected: Vec<&'static str>,
     },
 }
 
@@ -502,13 +504,16 @@ impl Keys {
 
     /// Reads a nested object. Returns `None` if the key is missing.
     pub fn object(&self, key: &'static str) -> Option<Self> {
-        match self.get(key)? {
-            Value::Object(map) => Some(Self::new(&self.path, &format!("{}{key}.", self.prefix), map.clone())),
-            other => {
-                self.refuse(key, kind(other), "an object");
-                None
-            }
-        }
+        self.nested(key, self.get(key)?)
+    }
+
+    /// A nested object, whose name is no constant.
+    pub(crate) fn nested(&self, name: &str, value: &Value) -> Option<Self> {
+        let Value::Object(map) = value else {
+            self.refuse(name, kind(value), "an object");
+            return None;
+        };
+        Some(Self::new(&self.path, &format!("{}{name}.", self.prefix), map.clone()))
     }
 
     /// Takes over the problems of a nested object, to which its unread keys belong.

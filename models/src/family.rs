@@ -31,7 +31,7 @@ pub struct Family {
     /// Whether layers for multi-token prediction may follow, which are ignored (Gloeckle et al., "Better &
     /// Faster Large Language Models via Multi-token Prediction", 2024).
     pub further_layers: bool,
-    /// The quantization methods in `quantization_config` that Tracewright can read for this family.
+    /// The quantization methods in `quantization_config` that the family itself reads.
     pub quantized: &'static [&'static str],
     /// Checkpoint tensors, each of which contains several parameters.
     pub stacks: Stacks,

@@ -111,7 +111,7 @@ pub(crate) fn read(file: &Gguf, allowed: &[String]) -> Result<(ModelConfig, Rena
     let metadata = Metadata::new(file)?;
     let renaming = Renaming::new(&metadata);
     let keys = Keys::of(file.path(), metadata.config()?);
-    let config = ModelConfig::of(keys, allowed).map_err(|error| error.named(|key| renaming.key(key)))?;
+    let (config, _) = ModelConfig::of(keys, allowed).map_err(|error| error.named(|key| renaming.key(key)))?;
     Ok((config, renaming))
 }
 

@@ -25,15 +25,17 @@ mod rope;
 pub mod sentence;
 mod shape_check;
 pub mod short_conv;
+mod storage;
 pub mod ungated;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use config::{ConfigError, IGNORED, Keys, check_storage, read_base};
+use config::{ConfigError, IGNORED, Keys, read_base, read_storage};
 use dsl::{AnyFloat, CausalLm, EntryPoint, TraceError, Traced, in_element};
 use irpa::{Gguf, ModelFiles};
 use ops::ElementType;
+use storage::Storage;
 use trace::{Ignorable, Quantization};
 
 pub use decoder::LlamaConfig;
@@ -119,16 +121,17 @@ pub fn architectures() -> Vec<&'static str> {
 impl ModelConfig {
     /// For a file or a directory. Keys in `allowed` may be unknown.
     pub fn read(files: impl Into<ModelFiles>, allowed: &[String]) -> Result<Self, ConfigError> {
-        Self::of(Keys::read(files)?, allowed)
+        Ok(Self::of(Keys::read(files)?, allowed)?.0)
     }
 
-    pub(crate) fn of(keys: Keys, allowed: &[String]) -> Result<Self, ConfigError> {
+    /// With how the weights of the checkpoint are stored.
+    pub(crate) fn of(keys: Keys, allowed: &[String]) -> Result<(Self, Storage), ConfigError> {
         let (found, path) = (architecture(&keys), keys.path().to_owned());
         let Some((family, read)) = Self::reader(&found, &keys) else {
             return Err(ConfigError::Architecture { path, found, known: architectures() });
         };
-        check_storage(&keys, family.quantized)?;
-        read(keys, allowed)
+        let storage = read_storage(&keys, family.quantized, allowed)?;
+        Ok((read(keys, allowed)?, storage))
     }
 
     /// The family that the network belongs to.
@@ -224,7 +227,8 @@ pub fn read(files: impl Into<ModelFiles>, allowed: &[String]) -> Result<Opened, 
     if files.is_gguf() {
         return Opened::of_gguf(&files, allowed);
     }
-    Ok(Opened::of_folder(ModelConfig::read(&files, allowed)?, &files))
+    let (config, storage) = ModelConfig::of(Keys::read(&files)?, allowed)?;
+    Opened::of_folder(config, storage, &files)
 }
 
 /// The questions that only the network can answer; [`Opened`] has the rest. No method has a default, because

@@ -13,6 +13,7 @@ use crate::gguf::{self, Renaming};
 use crate::quantized::stored_in;
 use crate::sentence::{self, SentenceConfig};
 use crate::shape_check::DeclaredSize;
+use crate::storage::Storage;
 use crate::{Architecture, ModelConfig, UntiedHead, head};
 
 /// With all facts about its checkpoint as data, so that a network that wraps another one cannot forget any.
@@ -57,6 +58,7 @@ enum Names {
         /// The key of the embedding table, if the output head is tied to it.
         tied: Option<&'static str>,
         folders: &'static [&'static str],
+        storage: Storage,
     },
     Gguf(Renaming),
 }
@@ -99,16 +101,30 @@ impl Opened {
     }
 
     /// Adds storage formats, and whether the head is tied, as in HF transformers.
-    pub(crate) fn of_folder(mut config: ModelConfig, files: &ModelFiles) -> Self {
+    ///
+    /// # Errors
+    /// Returns an error if the tensors of a quantized module are together no weight.
+    pub(crate) fn of_folder(
+        mut config: ModelConfig,
+        storage: Storage,
+        files: &ModelFiles,
+    ) -> Result<Self, ConfigError> {
         // If the checkpoint is damaged or missing, the function that reads the weights reports the error.
         let checkpoint = files.path().is_dir().then(|| files.checkpoint().ok()).flatten();
-        let Some(checkpoint) = checkpoint else { return config.into() };
-        let named = config.naming().apply(checkpoint.clone());
+        let Some(checkpoint) = checkpoint else {
+            return Ok(Self { naming: config.naming().with_storage(storage), ..config.into() });
+        };
+        let problems = storage.joined(checkpoint.clone()).1;
+        if !problems.is_empty() {
+            return Err(ArchiveError::Joined { path: checkpoint.path().into(), problems }.into());
+        }
+        let named = config.naming().with_storage(storage.clone()).apply(checkpoint.clone());
         let untied_head = config.tied().and_then(|embedding| head::own_head(&named, embedding));
         if untied_head.is_some() {
             config.untie();
         }
-        Self { stored: stored_in(&named), untied_head, renamed: Some(named), ..config.into() }
+        let naming = config.naming().with_storage(storage);
+        Ok(Self { stored: stored_in(&named), untied_head, renamed: Some(named), naming, ..config.into() })
     }
 
     /// The tensors determine whether the head is tied.
@@ -189,7 +205,16 @@ impl Naming {
     /// The names of a family. `tied` is true if the output head is tied to the embedding table.
     pub(crate) fn of(family: &'static Family, tied: bool) -> Self {
         let &Family { prefixes, stacks, embedding, folders, .. } = family;
-        Self(Names::Family { prefixes, stacks, tied: tied.then_some(embedding), folders })
+        let (tied, storage) = (tied.then_some(embedding), Storage::default());
+        Self(Names::Family { prefixes, stacks, tied, folders, storage })
+    }
+
+    /// For a folder with quantized weights.
+    pub(crate) fn with_storage(mut self, new: Storage) -> Self {
+        if let Names::Family { storage, .. } = &mut self.0 {
+            *storage = new;
+        }
+        self
     }
 
     /// Renames the tensors of a checkpoint. A tensor that the network does not declare keeps its name.
@@ -198,7 +223,9 @@ impl Naming {
         match &self.0 {
             Names::Own => checkpoint,
             Names::Gguf(renaming) => renaming.apply(checkpoint),
-            Names::Family { prefixes, stacks, tied, .. } => {
+            Names::Family { prefixes, stacks, tied, storage, .. } => {
+                // `of_folder` has reported the problems.
+                let (checkpoint, _) = storage.joined(checkpoint);
                 let named = checkpoint.renamed(prefixes).with_scales().apart(stacks);
                 // If two weights are tied, a checkpoint can contain only one of the two tensors, under
                 // either name.

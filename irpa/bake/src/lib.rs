@@ -224,13 +224,11 @@ pub fn check(
             (_, Some(element)) if element.is_float() && ty.element.is_float() => {
                 baked.converted.push((key.to_owned(), element, ty.element));
             }
-            (StoredNumbers::Blocks(_) | StoredNumbers::Rows(..) | StoredNumbers::Mxfp4, _)
-                if ty.element.is_float() => {}
+            _ if tensor.blocks().is_some() && ty.element.is_float() => {}
             (stored, _) => {
                 let found = match stored {
                     StoredNumbers::Each(dtype) => format!("{dtype:?}"),
-                    StoredNumbers::Blocks(blocks) | StoredNumbers::Rows(blocks, _) => blocks.to_string(),
-                    StoredNumbers::Mxfp4 => BlockFormat::Mxfp4.to_string(),
+                    _ => tensor.blocks().map(|blocks| blocks.to_string()).unwrap_or_default(),
                 };
                 problems.push(Problem::Element { key: key.to_owned(), file, expected: ty.element, found });
             }

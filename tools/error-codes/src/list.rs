@@ -232,6 +232,7 @@ coded! {
         TW0203: Foreign;
         TW0204: NoCheckpoint Snapshots;
         TW0205: Safetensors SafetensorsLength Rows;
+        TW0213: Joined;
         TW0206: Index;
         TW0207: IndexMismatch;
         TW0208: NoTensor;

@@ -1,6 +1,7 @@
 //! How kernels read the scales of packed weights: one file per format, and one line per format below.
 //! The planes and the meaning of the codes come from [`Groups`].
 
+mod integers;
 mod iq4_xs;
 mod mxfp4;
 mod nvfp4;
@@ -92,6 +93,9 @@ pub(crate) enum RowScales {
 /// Returns the code that reads the scales of a format with groups.
 pub(crate) fn scales_of(format: WeightFormat) -> &'static dyn ReadScales {
     match format {
+        WeightFormat::Int4G128 => &integers::Spans::<1, false>,
+        WeightFormat::Uint4G128 => &integers::Spans::<1, true>,
+        WeightFormat::Uint4G32 => &integers::Spans::<4, true>,
         WeightFormat::Q8 | WeightFormat::Q4 | WeightFormat::Q5_0 | WeightFormat::Iq4Nl => {
             &q8::Halves { minima: false }
         }

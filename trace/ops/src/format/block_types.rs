@@ -69,6 +69,12 @@ blocks! {
         Iq3XxsCodes = "codes of IQ3_XXS" [LONG, CODES],
         /// The numbers of an IQ3_S block, in the same order.
         Iq3SCodes = "codes of IQ3_S" [LONG, CODES],
+        /// A block contains a scale and 128 signed four-bit integers, which are stored increased by 8.
+        Int4G128 = "INT4 in groups of 128" [4 * GROUP, 2 + 64],
+        /// A block contains a scale, a zero point and 128 unsigned four-bit integers.
+        Uint4G128 = "UINT4 in groups of 128" [4 * GROUP, 2 + 1 + 64],
+        /// A block contains a scale, a zero point and 32 unsigned four-bit integers.
+        Uint4G32 = "UINT4 in groups of 32" [GROUP, 2 + 1 + 16],
     }
     /// A block contains a scale and 32 signed four-bit integers. The file stores each four-bit
     /// integer increased by 8.

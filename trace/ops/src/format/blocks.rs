@@ -5,10 +5,14 @@ use std::borrow::Cow;
 
 #[cfg(test)]
 use super::block_types::nibbles;
+use half::f16;
+
 use super::block_types::{half, paired};
 use super::groups::Group;
 use super::mxfp4::FloatGroup;
-use super::{BlockFormat, DOUBLED_FLOATS, GROUP, Groups, Quantized, SUPER_BLOCK, WeightFormat, grids};
+use super::{
+    BlockFormat, Codes, DOUBLED_FLOATS, GROUP, Groups, Quantized, SUPER_BLOCK, WeightFormat, grids,
+};
 
 /// The number of values per block in formats such as Q4_K, whose names end with K.
 const LONG: usize = SUPER_BLOCK;
@@ -60,6 +64,25 @@ impl BlockFormat {
     pub fn ours(self) -> Option<WeightFormat> {
         let all = WeightFormat::grouped_formats().filter(|format| self.is_kept_in(*format));
         all.min_by_key(|format| format.facts().bits())
+    }
+
+    /// The blocks for integers of so many bits, beginning with the longest: with a scale, and with a zero point or
+    /// without one.
+    pub fn of_integers(bits: usize, zeros: bool) -> &'static [Self] {
+        match (bits, zeros) {
+            (4, false) => &[Self::Int4G128, Self::Q4_0],
+            (4, true) => &[Self::Uint4G128, Self::Uint4G32],
+            (8, false) => &[Self::Q8_0],
+            _ => &[],
+        }
+    }
+
+    /// A block of integers; see [`of_integers`](Self::of_integers).
+    pub fn of_codes(self, scale: f16, zero: Option<u8>, codes: &Codes) -> Quantized {
+        let mut bytes: Vec<u8> = scale.to_le_bytes().into_iter().chain(zero).collect();
+        bytes.resize(self.bytes(), 0);
+        (self.facts().write)(codes, &mut bytes);
+        Quantized { block: self, bytes }
     }
 
     /// Whether a format keeps the numbers of all blocks without loss.

@@ -71,11 +71,15 @@ impl WeightFormat {
                         .for_each(|(codes, bytes)| groups.store_signed(codes, bytes));
                 }
                 (_, Scales::Each(both)) => {
-                    let words = both.map(|number| match groups.element {
-                        ElementType::Bf16 => bf16::from_f32(number).to_le_bytes(),
-                        _ => f16::from_f32(number).to_le_bytes(),
+                    let numbers = both[..groups.scales_of_group()].iter();
+                    let words = numbers.flat_map(|&number| match groups.element {
+                        ElementType::F32 => number.to_le_bytes().to_vec(),
+                        ElementType::Bf16 => bf16::from_f32(number).to_le_bytes().to_vec(),
+                        _ => f16::from_f32(number).to_le_bytes().to_vec(),
                     });
-                    bytes.copy_from_slice(&words.as_flattened()[..bytes.len()]);
+                    // All groups of a longer block have the same scale.
+                    let words: Vec<u8> = words.collect();
+                    bytes.chunks_exact_mut(words.len()).for_each(|bytes| bytes.copy_from_slice(&words));
                 }
                 (_, Scales::All(scales)) => {
                     let words = scales.map(|scale| f16::from_f32(scale).to_le_bytes());

@@ -81,6 +81,17 @@ pub struct ScaleBytes {
     pub width: usize,
 }
 
+impl ScaleBytes {
+    /// The width of bytes of which a panel keeps the lower four bits. The rows 0 to 7 have the lower half of a
+    /// panel's byte, and the rows 8 to 15 the upper half.
+    pub const FOUR_BITS: usize = 0;
+
+    /// The bytes in a panel for one of the pieces of sixteen rows.
+    pub(super) fn panel_bytes(&self) -> usize {
+        if self.width == Self::FOUR_BITS { PANEL / 2 } else { self.width * PANEL }
+    }
+}
+
 /// The scales of a block.
 pub enum Scales {
     /// The scale and the minimum of the only group.
@@ -123,8 +134,8 @@ impl Groups {
     }
 
     pub(super) fn scale_bytes(&self) -> usize {
-        let bytes: usize = self.scales.iter().map(|piece| piece.count * piece.width).sum();
-        self.columns / self.block.numbers() * bytes * PANEL
+        let bytes: usize = self.scales.iter().map(|piece| piece.count * piece.panel_bytes()).sum();
+        self.columns / self.block.numbers() * bytes
     }
 
     pub fn integer(&self, code: u8) -> i8 {

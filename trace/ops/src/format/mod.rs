@@ -11,6 +11,7 @@ mod blocks;
 mod grids;
 mod grouped;
 mod groups;
+mod integers;
 mod panels;
 mod search;
 
@@ -40,8 +41,10 @@ const LINE: usize = PANEL * 4;
 /// Declares the formats, each with its name and its kind of numbers, and the files of formats with groups.
 macro_rules! formats {
     (dense { $($(#[$dense_doc:meta])* $dense:ident = $dense_word:literal),* $(,)? }
+     folders { $($(#[$own_doc:meta])* $own:ident = $own_word:literal in $own_file:ident),* $(,)? }
      groups { $($(#[$doc:meta])* $variant:ident = $word:literal in $file:ident),* $(,)? }) => {
         $(mod $file;)*
+        $(mod $own_file;)*
 
         crate::words! {
             /// A storage format of a weight's numbers. In formats with groups, each number is an
@@ -49,6 +52,7 @@ macro_rules! formats {
             pub enum WeightFormat {
                 $($(#[$dense_doc])* $dense = $dense_word,)*
                 $($(#[$doc])* $variant = $word,)*
+                $($(#[$own_doc])* $own = $own_word,)*
             }
         }
 
@@ -58,6 +62,7 @@ macro_rules! formats {
                 match self {
                     $(Self::$dense => Some(ElementType::$dense),)*
                     $(Self::$variant => None,)*
+                    $(Self::$own => None,)*
                 }
             }
 
@@ -66,6 +71,7 @@ macro_rules! formats {
                 match self {
                     $(Self::$dense => None,)*
                     $(Self::$variant => Some(&$file::FORMAT),)*
+                    $(Self::$own => Some(&$own_file::FORMAT),)*
                 }
             }
         }
@@ -80,6 +86,15 @@ formats! {
         F16 = "f16",
         /// The archive stores each number of the weight as bf16.
         Bf16 = "bf16",
+    }
+    folders {
+        /// Symmetric integers of four bits in groups of 128: 4.125 bits per number. Quantized Hugging Face folders
+        /// contain weights in this format, as in the following ones.
+        Int4G128 = "int4_g128" in int4_g128,
+        /// Integers of four bits in groups of 128, each with a zero point of four bits: 4.16 bits per number.
+        Uint4G128 = "uint4_g128" in uint4_g128,
+        /// Integers of four bits in groups of 32, each with a zero point of four bits: 4.625 bits per number.
+        Uint4G32 = "uint4_g32" in uint4_g32,
     }
     groups {
         /// Symmetric integers of eight bits in groups of 32: 8.5 bits per number.

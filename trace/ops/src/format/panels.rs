@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 
 use super::groups::GroupLine;
-use super::{GROUP, Groups, LINE, PANEL, Quantized, SUPER_BLOCK, WeightFormat};
+use super::{GROUP, Groups, LINE, PANEL, Quantized, SUPER_BLOCK, ScaleBytes, WeightFormat};
 use crate::ElementType;
 
 impl WeightFormat {
@@ -60,8 +60,9 @@ impl WeightFormat {
                     let known = known(row, first + run * together);
                     let block = known.unwrap_or_else(|| self.quantize(numbers)).bytes;
                     finite &= groups.is_finite(&block);
-                    groups.move_scales(row, run, |block_bytes, panel_bytes| {
-                        scales[panel_bytes].copy_from_slice(&block[block_bytes]);
+                    groups.move_scales(row, run, |block_bytes, panel_bytes, four_bits| match four_bits {
+                        Some(shift) => scales[panel_bytes.start] |= block[block_bytes.start] << shift,
+                        None => scales[panel_bytes].copy_from_slice(&block[block_bytes]),
                     });
                     let codes = groups.codes(&block);
                     let lines = lines.chunks_exact_mut(groups.group_bytes()).skip(run * together / GROUP);
@@ -103,21 +104,27 @@ impl WeightFormat {
 }
 
 impl Groups {
-    /// Calls `each` with the range of each piece of scales in the block `run` and in the chunk's scales.
+    /// Calls `each` with the range of each piece of scales in the block `run` and in the chunk's scales. For
+    /// pieces of four bits, the place of the bits in the panel's byte follows.
     fn move_scales(
         &self,
         row: usize,
         run: usize,
-        mut each: impl FnMut(std::ops::Range<usize>, std::ops::Range<usize>),
+        mut each: impl FnMut(std::ops::Range<usize>, std::ops::Range<usize>, Option<usize>),
     ) {
         let mut base = 0;
         for piece in self.scales {
             for i in 0..piece.count {
-                let from = piece.at + i * piece.width;
-                let to = base + ((run * piece.count + i) * PANEL + row) * piece.width;
-                each(from..from + piece.width, to..to + piece.width);
+                let first = base + (run * piece.count + i) * piece.panel_bytes();
+                if piece.width == ScaleBytes::FOUR_BITS {
+                    let (from, to) = (piece.at + i, first + row % 8);
+                    each(from..from + 1, to..to + 1, Some(row / 8 * 4));
+                    continue;
+                }
+                let (from, to) = (piece.at + i * piece.width, first + row * piece.width);
+                each(from..from + piece.width, to..to + piece.width, None);
             }
-            base += self.columns / self.block.numbers() * piece.count * PANEL * piece.width;
+            base += self.columns / self.block.numbers() * piece.count * piece.panel_bytes();
         }
     }
 
@@ -152,8 +159,9 @@ impl Groups {
         let mut lines = lines.chunks_exact(self.group_bytes());
         for (run, numbers) in numbers.chunks_mut(together).enumerate() {
             let mut block = vec![0; self.block.bytes()];
-            self.move_scales(row, run, |block_bytes, panel_bytes| {
-                block[block_bytes].copy_from_slice(&scales[panel_bytes]);
+            self.move_scales(row, run, |block_bytes, panel_bytes, four_bits| match four_bits {
+                Some(shift) => block[block_bytes.start] = scales[panel_bytes.start] >> shift & 15,
+                None => block[block_bytes].copy_from_slice(&scales[panel_bytes]),
             });
             let mut codes = [0; SUPER_BLOCK];
             for (codes, lines) in codes[..together].as_chunks_mut::<GROUP>().0.iter_mut().zip(&mut lines) {

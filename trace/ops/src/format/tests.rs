@@ -54,6 +54,9 @@ fn panels_come_back_within_half_a_unit_of_their_groups() {
                         // The bound is half of the largest gap of the table, or beyond its shorter side.
                         WeightFormat::Iq2 | WeightFormat::Nvfp4 => largest * 0.26,
                         WeightFormat::Iq3Xxs | WeightFormat::Iq3S => largest * 0.15,
+                        // The bounds are half a unit and one unit for numbers from -1 to 1.
+                        WeightFormat::Int4G128 => 0.072,
+                        WeightFormat::Uint4G128 | WeightFormat::Uint4G32 => 0.134,
                     };
                     for (x, y) in expected.iter().zip(found) {
                         assert!(

@@ -1,0 +1,260 @@
+//! Integers of 2 to 8 bits with a scale and perhaps a zero point for each group of a row's numbers: AWQ, GPTQ
+//! and compressed-tensors. A number is (code − zero point) × scale.
+
+use half::{bf16, f16};
+use ops::ElementType;
+use ops::format::{BlockFormat, Quantized, SUPER_BLOCK};
+use safetensors::Dtype;
+
+use super::{JoinProblem, Joined, Module, NewTensor, PartProblem, Parts};
+
+/// How a folder stores integers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IntegersLayout {
+    pub packing: Packing,
+    pub bits: usize,
+    /// The numbers of a row that share a scale; `None` for the whole row.
+    pub group: Option<usize>,
+    /// Whether the file has zero points. Otherwise the zero point is half of the range.
+    pub zeros: bool,
+}
+
+/// The order of the codes and scales. Words have 32 bits, and their bits form a stream from the lowest bit on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packing {
+    /// AutoAWQ's `gemm`: a word of `qweight` `[inputs, outputs / 8]` has eight outputs, in the order of
+    /// `AWQ_ORDER`. `qzeros` is `[groups, outputs / 8]`, and `scales` `[groups, outputs]`.
+    Awq,
+    /// GPTQ: the words of a column of `qweight` `[inputs × bits / 32, outputs]` have the codes of an output.
+    /// `qzeros` is `[groups, outputs × bits / 32]`, and `scales` `[groups, outputs]`. In the first version, the
+    /// zero point is one more than the file's.
+    Gptq { one_less: bool },
+    /// compressed-tensors: the words of a row of `weight_packed` `[outputs, inputs × bits / 32]` have the codes
+    /// of an output. `weight_zero_point` is `[outputs × bits / 32, groups]`, and `weight_scale` `[outputs,
+    /// groups]`.
+    Rows,
+}
+
+/// For each output of a word, the place of its four bits (`reverse_awq_order` in AutoAWQ's
+/// `awq/utils/packing_utils.py`).
+const AWQ_ORDER: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Integers {
+    packing: Packing,
+    bits: usize,
+    /// The numbers of a row that share a scale.
+    group: usize,
+    /// Rows and columns of the file's matrix.
+    outputs: usize,
+    inputs: usize,
+    /// The row that is the tensor's first one.
+    pub(super) first: usize,
+    scale: ElementType,
+    zeros: bool,
+    blocks: BlockFormat,
+}
+
+const I32: &[Dtype] = &[Dtype::I32];
+const SCALES: &[Dtype] = &[Dtype::F16, Dtype::BF16, Dtype::F32];
+const OTHER: &str = "use another quantized file of the model, such as a GGUF file";
+
+impl IntegersLayout {
+    pub(super) fn join(&self, module: &Module<'_>) -> Result<Option<NewTensor>, JoinProblem> {
+        let (main_end, scale_end, zero_end) = match self.packing {
+            Packing::Awq | Packing::Gptq { .. } => (".qweight", ".scales", ".qzeros"),
+            Packing::Rows => (".weight_packed", ".weight_scale", ".weight_zero_point"),
+        };
+        let Some(main) = module.get(main_end) else { return Ok(None) };
+        module.dtype(main, I32)?;
+        let &[rows, columns] = &main.shape[..] else {
+            let (found, expected) = (main.shape.clone(), vec![0, 0]);
+            return Err(module.problem(main, PartProblem::Shape { found, expected }));
+        };
+        let words = |count: usize| (count * self.bits).div_ceil(32);
+        let mut unused = Vec::new();
+        let [outputs, inputs] = match self.packing {
+            Packing::Awq => [columns * 8, rows],
+            Packing::Gptq { .. } => [columns, rows * 32 / self.bits],
+            Packing::Rows => {
+                let shape = module.part(main, ".weight_shape", &[Dtype::I64, Dtype::I32], &[2])?;
+                unused.push(".weight_shape");
+                let each = module.data(shape).len() / 2;
+                let extents = module.data(shape).chunks_exact(each.max(1)).map(|bytes| {
+                    bytes.iter().rev().fold(0usize, |all, byte| all.wrapping_shl(8) | usize::from(*byte))
+                });
+                let extents: Vec<usize> = extents.collect();
+                let fits = extents[0] == rows && extents[1] > 0 && extents[1] <= columns * 32 / self.bits;
+                if !fits || words(extents[1]) != columns {
+                    let found = format!("{extents:?}");
+                    let expected = format!("the shape of the matrix in `{}`", main.source);
+                    let help = "download the model again";
+                    return Err(module.problem(shape, PartProblem::Value { found, index: 0, expected, help }));
+                }
+                [extents[0], extents[1]]
+            }
+        };
+        if outputs == 0 || inputs == 0 {
+            let (found, expected) = (main.shape.clone(), vec![1, 1]);
+            return Err(module.problem(main, PartProblem::Shape { found, expected }));
+        }
+        let group = self.group.unwrap_or(inputs).min(inputs);
+        let groups = inputs.div_ceil(group);
+        let scale_shape = match self.packing {
+            Packing::Rows => [outputs, groups],
+            Packing::Awq | Packing::Gptq { .. } => [groups, outputs],
+        };
+        let scales = module.part(main, scale_end, SCALES, &scale_shape)?;
+        let scale = scales.element().unwrap_or(ElementType::F32);
+        let mut parts = vec![scale_end];
+        if self.zeros {
+            let zero_shape = match self.packing {
+                Packing::Awq | Packing::Gptq { .. } => [groups, words(outputs)],
+                Packing::Rows => [words(outputs), groups],
+            };
+            module.part(main, zero_end, I32, &zero_shape)?;
+            parts.push(zero_end);
+        }
+        let Some(blocks) = blocks(self.bits, group, group == inputs, self.zeros) else {
+            let zeros = if self.zeros { " and zero points" } else { "" };
+            let found = format!("{} bits in groups of {group}{zeros}", self.bits);
+            let expected = "2, 3 or 4 bits, or 8 bits without zero points, in groups of a multiple of 32";
+            return Err(module.problem(main, PartProblem::Layout { found, expected, help: OTHER }));
+        };
+        let (packing, bits, zeros) = (self.packing, self.bits, self.zeros);
+        let integers = Integers { packing, bits, group, outputs, inputs, first: 0, scale, zeros, blocks };
+        if let Some((index, found)) = integers.inexact(module.data(scales)) {
+            let expected = "a number that f16 keeps".to_owned();
+            let problem = PartProblem::Value { found: found.to_string(), index, expected, help: OTHER };
+            return Err(module.problem(scales, problem));
+        }
+        let shape = vec![outputs, inputs];
+        Ok(Some(NewTensor { joined: Joined::Integers(integers), shape, main: main_end, parts, unused }))
+    }
+}
+
+/// The blocks with the fewest bytes that hold the integers and scales.
+fn blocks(bits: usize, group: usize, row: bool, zeros: bool) -> Option<BlockFormat> {
+    let fits = |block: &&BlockFormat| row || group.is_multiple_of(block.numbers());
+    BlockFormat::of_integers(bits, zeros).iter().find(fits).copied()
+}
+
+impl Integers {
+    pub(super) fn blocks(self) -> BlockFormat {
+        self.blocks
+    }
+
+    pub(super) fn from_row(self, first: usize) -> Self {
+        Self { first, ..self }
+    }
+
+    /// The first scale that f16 cannot represent, with its index. NaN and infinities are left to the bake.
+    fn inexact(self, scales: &[u8]) -> Option<(usize, f32)> {
+        if self.scale == ElementType::F16 {
+            return None;
+        }
+        let count = scales.len() / self.scale.bytes(1);
+        let kept = |scale: f32| f16::from_f32(scale).to_f32() == scale || !scale.is_finite();
+        (0..count).map(|index| (index, self.number(scales, index))).find(|(_, scale)| !kept(*scale))
+    }
+
+    fn number(self, scales: &[u8], index: usize) -> f32 {
+        match self.scale {
+            ElementType::F16 => f16::from_le_bytes([scales[2 * index], scales[2 * index + 1]]).to_f32(),
+            ElementType::Bf16 => bf16::from_le_bytes([scales[2 * index], scales[2 * index + 1]]).to_f32(),
+            _ => f32::from_bits(word(scales, index)),
+        }
+    }
+
+    fn groups(self) -> usize {
+        self.inputs.div_ceil(self.group)
+    }
+
+    fn code(self, main: &[u8], row: usize, column: usize) -> u8 {
+        match self.packing {
+            Packing::Awq => bits(main, column * (self.outputs / 8) + row / 8, 0, 4 * AWQ_ORDER[row % 8], 4),
+            Packing::Gptq { .. } => bits(main, row, self.outputs, column * self.bits, self.bits),
+            Packing::Rows => {
+                let words = (self.inputs * self.bits).div_ceil(32);
+                bits(main, row * words, 1, column * self.bits, self.bits)
+            }
+        }
+    }
+
+    fn zero(self, zeros: &[u8], row: usize, group: usize) -> u8 {
+        if !self.zeros {
+            return 1 << (self.bits - 1);
+        }
+        match self.packing {
+            Packing::Awq => bits(zeros, group * (self.outputs / 8) + row / 8, 0, 4 * AWQ_ORDER[row % 8], 4),
+            Packing::Gptq { one_less } => {
+                let words = (self.outputs * self.bits).div_ceil(32);
+                let zero = bits(zeros, group * words, 1, row * self.bits, self.bits);
+                // The sum keeps its bits, as in the kernels of AutoGPTQ and GPTQModel.
+                zero.wrapping_add(u8::from(one_less)) & u8::MAX >> (8 - self.bits)
+            }
+            Packing::Rows => bits(zeros, group, self.groups(), row * self.bits, self.bits),
+        }
+    }
+
+    fn scale(self, scales: &[u8], row: usize, group: usize) -> f32 {
+        self.number(
+            scales,
+            match self.packing {
+                Packing::Awq | Packing::Gptq { .. } => group * self.outputs + row,
+                Packing::Rows => row * self.groups() + group,
+            },
+        )
+    }
+
+    pub(super) fn read(self, main: &[u8], [scales, zeros, ..]: Parts<'_>, start: usize, out: &mut [f32]) {
+        let mut done = 0;
+        while done < out.len() {
+            let (row, column) = (self.first + (start + done) / self.inputs, (start + done) % self.inputs);
+            let group = column / self.group;
+            let count = self.inputs.min((group + 1) * self.group) - column;
+            let count = count.min(out.len() - done);
+            let (scale, zero) = (self.scale(scales, row, group), self.zero(zeros, row, group));
+            for (place, number) in out[done..done + count].iter_mut().enumerate() {
+                let code = self.code(main, row, column + place);
+                *number = f32::from(i16::from(code) - i16::from(zero)) * scale;
+            }
+            done += count;
+        }
+    }
+
+    pub(super) fn quantized(
+        self,
+        main: &[u8],
+        [scales, zeros, ..]: Parts<'_>,
+        start: usize,
+        count: usize,
+    ) -> Option<Quantized> {
+        let (row, column) = (self.first + start / self.inputs, start % self.inputs);
+        let (block, group) = (self.blocks, column / self.group);
+        let own = block.numbers().min(self.inputs - column);
+        if !column.is_multiple_of(block.numbers()) || count != own {
+            return None;
+        }
+        let zero = self.zero(zeros, row, group);
+        let scale = f16::from_f32(self.scale(scales, row, group));
+        // Numbers behind the end of the row are 0.
+        let mut codes = [zero; SUPER_BLOCK];
+        codes[..count].iter_mut().enumerate().for_each(|(i, code)| *code = self.code(main, row, column + i));
+        Some(block.of_codes(scale, self.zeros.then_some(zero), &codes))
+    }
+}
+
+/// A number of at most 8 bits, whose lowest bit is bit `bit` of the stream of words at `base`, `base + stride`, ….
+fn bits(words: &[u8], base: usize, stride: usize, bit: usize, count: usize) -> u8 {
+    let (index, shift) = (base + bit / 32 * stride, bit % 32);
+    let mut found = word(words, index) >> shift;
+    if shift + count > 32 {
+        found |= word(words, index + stride) << (32 - shift);
+    }
+    found as u8 & u8::MAX >> (8 - count)
+}
+
+fn word(bytes: &[u8], index: usize) -> u32 {
+    bytes[4 * index..].first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes))
+}
