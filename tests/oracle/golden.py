@@ -151,7 +151,10 @@ def dequantized(directory, to):
     from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
     keys = json.loads((directory / "config.json").read_text())
-    keys.pop("quantization_config")
+    if keys.pop("quantization_config")["quant_method"] != "mxfp4":
+        import folders
+
+        return folders.dequantized(directory, to)
     (to / "config.json").write_text(json.dumps(keys))
     tensors = load_file(directory / "model.safetensors")
     for key in [key.removesuffix("_blocks") for key in tensors if key.endswith("_blocks")]:

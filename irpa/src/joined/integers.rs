@@ -7,6 +7,7 @@ use ops::format::{BlockFormat, Quantized, SUPER_BLOCK};
 use safetensors::Dtype;
 
 use super::{JoinProblem, Joined, Module, NewTensor, PartProblem, Parts};
+use crate::CheckpointTensor;
 
 /// How a folder stores integers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,47 +58,21 @@ pub struct Integers {
 
 const I32: &[Dtype] = &[Dtype::I32];
 const SCALES: &[Dtype] = &[Dtype::F16, Dtype::BF16, Dtype::F32];
+/// For each input, the index of its group.
+const INDEX: &str = ".g_idx";
+const SHAPE: &str = ".weight_shape";
 const OTHER: &str = "use another quantized file of the model, such as a GGUF file";
 
 impl IntegersLayout {
     pub(super) fn join(&self, module: &Module<'_>) -> Result<Option<NewTensor>, JoinProblem> {
-        let (main_end, scale_end, zero_end) = match self.packing {
-            Packing::Awq | Packing::Gptq { .. } => (".qweight", ".scales", ".qzeros"),
-            Packing::Rows => (".weight_packed", ".weight_scale", ".weight_zero_point"),
+        let (main_end, scale_end) = match self.packing {
+            Packing::Awq | Packing::Gptq { .. } => (".qweight", ".scales"),
+            Packing::Rows => (".weight_packed", ".weight_scale"),
         };
         let Some(main) = module.get(main_end) else { return Ok(None) };
         module.dtype(main, I32)?;
-        let &[rows, columns] = &main.shape[..] else {
-            let (found, expected) = (main.shape.clone(), vec![0, 0]);
-            return Err(module.problem(main, PartProblem::Shape { found, expected }));
-        };
-        let words = |count: usize| (count * self.bits).div_ceil(32);
-        let mut unused = Vec::new();
-        let [outputs, inputs] = match self.packing {
-            Packing::Awq => [columns * 8, rows],
-            Packing::Gptq { .. } => [columns, rows * 32 / self.bits],
-            Packing::Rows => {
-                let shape = module.part(main, ".weight_shape", &[Dtype::I64, Dtype::I32], &[2])?;
-                unused.push(".weight_shape");
-                let each = module.data(shape).len() / 2;
-                let extents = module.data(shape).chunks_exact(each.max(1)).map(|bytes| {
-                    bytes.iter().rev().fold(0usize, |all, byte| all.wrapping_shl(8) | usize::from(*byte))
-                });
-                let extents: Vec<usize> = extents.collect();
-                let fits = extents[0] == rows && extents[1] > 0 && extents[1] <= columns * 32 / self.bits;
-                if !fits || words(extents[1]) != columns {
-                    let found = format!("{extents:?}");
-                    let expected = format!("the shape of the matrix in `{}`", main.source);
-                    let help = "download the model again";
-                    return Err(module.problem(shape, PartProblem::Value { found, index: 0, expected, help }));
-                }
-                [extents[0], extents[1]]
-            }
-        };
-        if outputs == 0 || inputs == 0 {
-            let (found, expected) = (main.shape.clone(), vec![1, 1]);
-            return Err(module.problem(main, PartProblem::Shape { found, expected }));
-        }
+        let (mut parts, mut unused) = (vec![scale_end], Vec::new());
+        let [outputs, inputs] = self.shape(module, main, &mut unused)?;
         let group = self.group.unwrap_or(inputs).min(inputs);
         let groups = inputs.div_ceil(group);
         let scale_shape = match self.packing {
@@ -106,35 +81,127 @@ impl IntegersLayout {
         };
         let scales = module.part(main, scale_end, SCALES, &scale_shape)?;
         let scale = scales.element().unwrap_or(ElementType::F32);
-        let mut parts = vec![scale_end];
-        if self.zeros {
-            let zero_shape = match self.packing {
-                Packing::Awq | Packing::Gptq { .. } => [groups, words(outputs)],
-                Packing::Rows => [words(outputs), groups],
-            };
-            module.part(main, zero_end, I32, &zero_shape)?;
-            parts.push(zero_end);
+        let (packing, bits, blocks) = (self.packing, self.bits, BlockFormat::Q8_0);
+        let mut integers =
+            Integers { packing, bits, group, outputs, inputs, first: 0, scale, zeros: self.zeros, blocks };
+        if let Some((index, found)) = integers.inexact(module.data(scales)) {
+            let (found, expected) = (found.to_string(), "a number that f16 keeps".to_owned());
+            return Err(module.problem(scales, PartProblem::Value { found, index, expected, help: OTHER }));
         }
-        let Some(blocks) = blocks(self.bits, group, group == inputs, self.zeros) else {
-            let zeros = if self.zeros { " and zero points" } else { "" };
-            let found = format!("{} bits in groups of {group}{zeros}", self.bits);
+        if self.zeros {
+            let (end, shape) = match self.packing {
+                Packing::Awq | Packing::Gptq { .. } => (".qzeros", [groups, words(outputs, bits)]),
+                Packing::Rows => (".weight_zero_point", [words(outputs, bits), groups]),
+            };
+            let zeros = module.data(module.part(main, end, I32, &shape)?);
+            // GPTQ also stores the zero points of a symmetric range.
+            integers.zeros = (0..outputs)
+                .any(|row| (0..groups).any(|group| integers.zero(zeros, row, group) != integers.half()));
+            if integers.zeros { &mut parts } else { &mut unused }.push(end);
+        }
+        if matches!(self.packing, Packing::Gptq { .. }) && module.get(INDEX).is_some() {
+            let index = module.part(main, INDEX, I32, &[inputs])?;
+            check_order(module, index, group, groups)?;
+            unused.push(INDEX);
+        }
+        let Some(blocks) = blocks_for(bits, group, group == inputs, integers.zeros) else {
+            let zeros = if integers.zeros { " with zero points" } else { "" };
+            let found = format!("{bits} bits in groups of {group}{zeros}");
             let expected = "2, 3 or 4 bits, or 8 bits without zero points, in groups of a multiple of 32";
             return Err(module.problem(main, PartProblem::Layout { found, expected, help: OTHER }));
         };
-        let (packing, bits, zeros) = (self.packing, self.bits, self.zeros);
-        let integers = Integers { packing, bits, group, outputs, inputs, first: 0, scale, zeros, blocks };
-        if let Some((index, found)) = integers.inexact(module.data(scales)) {
-            let expected = "a number that f16 keeps".to_owned();
-            let problem = PartProblem::Value { found: found.to_string(), index, expected, help: OTHER };
-            return Err(module.problem(scales, problem));
+        integers.blocks = blocks;
+        let (joined, shape) = (Joined::Integers(integers), vec![outputs, inputs]);
+        Ok(Some(NewTensor { joined, shape, main: main_end, parts, unused }))
+    }
+
+    /// Outputs and inputs.
+    fn shape(
+        &self,
+        module: &Module<'_>,
+        main: &CheckpointTensor,
+        unused: &mut Vec<&'static str>,
+    ) -> Result<[usize; 2], JoinProblem> {
+        let other = |expected: Vec<usize>| {
+            let found = main.shape.clone();
+            Err(module.problem(main, PartProblem::Shape { found, expected }))
+        };
+        let &[rows @ (1..=usize::MAX), columns @ (1..=usize::MAX)] = &main.shape[..] else {
+            return other(vec![1, 1]);
+        };
+        match self.packing {
+            Packing::Awq => Ok([columns * 8, rows]),
+            Packing::Gptq { .. } => {
+                let inputs = rows * 32 / self.bits;
+                let whole = rows * 32 % self.bits == 0;
+                if whole {
+                    Ok([columns, inputs])
+                } else {
+                    other(vec![rows.next_multiple_of(self.bits), columns])
+                }
+            }
+            Packing::Rows => {
+                let shape = module.part(main, SHAPE, &[Dtype::I64, Dtype::I32], &[2])?;
+                unused.push(SHAPE);
+                let data = module.data(shape);
+                let extents = data.chunks_exact((data.len() / 2).max(1)).map(|bytes| {
+                    bytes.iter().rev().fold(0, |all: usize, byte| all.wrapping_shl(8) | usize::from(*byte))
+                });
+                let extents: Vec<usize> = extents.collect();
+                let most = columns * 32 / self.bits;
+                match extents[..] {
+                    [outputs, inputs]
+                        if outputs == rows
+                            && inputs > 0
+                            && inputs <= most
+                            && words(inputs, self.bits) == columns =>
+                    {
+                        Ok([outputs, inputs])
+                    }
+                    _ => {
+                        let expected =
+                            format!("the shape of the matrix in `{}`, [{rows}, {most}]", main.source);
+                        let (found, help) = (format!("{extents:?}"), "download the model again");
+                        Err(module.problem(shape, PartProblem::Value { found, index: 0, expected, help }))
+                    }
+                }
+            }
         }
-        let shape = vec![outputs, inputs];
-        Ok(Some(NewTensor { joined: Joined::Integers(integers), shape, main: main_end, parts, unused }))
     }
 }
 
+/// The words of so many codes.
+fn words(count: usize, bits: usize) -> usize {
+    (count * bits).div_ceil(32)
+}
+
+/// Checks that the groups of the inputs follow each other.
+fn check_order(
+    module: &Module<'_>,
+    index: &CheckpointTensor,
+    group: usize,
+    groups: usize,
+) -> Result<(), JoinProblem> {
+    let data = module.data(index);
+    let found = || (0..data.len() / 4).map(|input| (input, word(data, input)));
+    let beyond = found().find(|(_, own)| *own as usize >= groups);
+    let Some((input, own)) = beyond.or_else(|| found().find(|(input, own)| *own as usize != input / group))
+    else {
+        return Ok(());
+    };
+    let (expected, help) = if beyond.is_some() {
+        (format!("a group from 0 to {}", groups - 1), "download the model again")
+    } else {
+        let expected =
+            format!("{}, because inputs in another order (`desc_act`) are not supported", input / group);
+        (expected, "use a file of the model without `desc_act`, or a GGUF file")
+    };
+    let found = own.cast_signed().to_string();
+    Err(module.problem(index, PartProblem::Value { found, index: input, expected, help }))
+}
+
 /// The blocks with the fewest bytes that hold the integers and scales.
-fn blocks(bits: usize, group: usize, row: bool, zeros: bool) -> Option<BlockFormat> {
+fn blocks_for(bits: usize, group: usize, row: bool, zeros: bool) -> Option<BlockFormat> {
     let fits = |block: &&BlockFormat| row || group.is_multiple_of(block.numbers());
     BlockFormat::of_integers(bits, zeros).iter().find(fits).copied()
 }
@@ -175,21 +242,24 @@ impl Integers {
             Packing::Awq => bits(main, column * (self.outputs / 8) + row / 8, 0, 4 * AWQ_ORDER[row % 8], 4),
             Packing::Gptq { .. } => bits(main, row, self.outputs, column * self.bits, self.bits),
             Packing::Rows => {
-                let words = (self.inputs * self.bits).div_ceil(32);
-                bits(main, row * words, 1, column * self.bits, self.bits)
+                bits(main, row * words(self.inputs, self.bits), 1, column * self.bits, self.bits)
             }
         }
     }
 
+    /// The zero point of a symmetric range.
+    fn half(self) -> u8 {
+        1 << (self.bits - 1)
+    }
+
     fn zero(self, zeros: &[u8], row: usize, group: usize) -> u8 {
         if !self.zeros {
-            return 1 << (self.bits - 1);
+            return self.half();
         }
         match self.packing {
             Packing::Awq => bits(zeros, group * (self.outputs / 8) + row / 8, 0, 4 * AWQ_ORDER[row % 8], 4),
             Packing::Gptq { one_less } => {
-                let words = (self.outputs * self.bits).div_ceil(32);
-                let zero = bits(zeros, group * words, 1, row * self.bits, self.bits);
+                let zero = bits(zeros, group * words(self.outputs, self.bits), 1, row * self.bits, self.bits);
                 // The sum keeps its bits, as in the kernels of AutoGPTQ and GPTQModel.
                 zero.wrapping_add(u8::from(one_less)) & u8::MAX >> (8 - self.bits)
             }

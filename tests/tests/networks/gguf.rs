@@ -5,12 +5,12 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use irpa::{Archive, Checkpoint};
 use ops::format::BlockFormat;
 use ops::ops::Pack;
-use ops::{Op, WeightFormat};
+use ops::{ElementType, Op, WeightFormat};
 use safetensors::SafeTensors;
 use serde_json::Value as Json;
 use trace::{Parameter, Recipe};
@@ -181,18 +181,23 @@ judged! {
     blocks_of_mxfp4: judge_stored("gpt-oss"),
 }
 
-/// The archive's data of each packed weight, the weight itself, and the report on its blocks.
-struct Stored {
-    weights: BTreeMap<String, (WeightFormat, Vec<f32>, Vec<f32>)>,
-    blocks: BTreeMap<FromBlocks, usize>,
+/// The archive's data of each packed weight, the weight itself, the report on its blocks, and the archive's size.
+pub(crate) struct Stored {
+    pub(crate) weights: BTreeMap<String, (WeightFormat, Vec<f32>, Vec<f32>)>,
+    pub(crate) blocks: BTreeMap<FromBlocks, usize>,
+    pub(crate) bytes: u64,
 }
 
 fn stored(name: &str) -> Stored {
-    let plan = Plan::new(models::read(model(name), &[]).unwrap(), None, Some(32), Some(8)).unwrap();
+    stored_of(&model(name), None)
+}
+
+pub(crate) fn stored_of(model: &Path, element: Option<ElementType>) -> Stored {
+    let plan = Plan::new(models::read(model, &[]).unwrap(), element, Some(32), Some(8)).unwrap();
     let features = ["avx2", "f16c", "fma"].map(str::to_owned).to_vec();
     let plan = Plan { target: Target { features: Some(features), ..Target::processor("x86-64-v3") }, ..plan };
     let lowered = plan.lower(&plan.trace().unwrap().trace).unwrap();
-    let checkpoint = plan.named(Checkpoint::open(model(name)).unwrap());
+    let checkpoint = plan.named(Checkpoint::open(model).unwrap());
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.irpa");
     let baked = lowered.bake(&checkpoint, &path, BakeOptions::default()).unwrap();
@@ -215,7 +220,7 @@ fn stored(name: &str) -> Stored {
         }
         weights.insert(parameter.key.clone(), (*format, expected, found));
     }
-    Stored { weights, blocks: baked.blocks }
+    Stored { weights, blocks: baked.blocks, bytes: baked.bytes }
 }
 
 /// Blocks whose largest integer is none that rounding would make the largest: rounded again they would be other numbers.
@@ -224,7 +229,7 @@ fn blocks_of_a_format_that_we_have_are_stored_as_they_are() {
     for (name, formats) in
         [("q8_0", &[WeightFormat::Q8][..]), ("q4_0", &[WeightFormat::Q4, WeightFormat::Q8])]
     {
-        let Stored { weights, blocks } = stored(name);
+        let Stored { weights, blocks, .. } = stored(name);
         let used: Vec<WeightFormat> = weights.values().map(|(format, ..)| *format).collect();
         assert!(formats.iter().all(|format| used.contains(format)), "{name}: {used:?}");
         for (key, (format, expected, found)) in weights {
@@ -263,7 +268,7 @@ fn each_tensor_keeps_its_own_format_and_that_is_said() {
             ],
         ),
     ] {
-        let Stored { weights, blocks } = stored(name);
+        let Stored { weights, blocks, .. } = stored(name);
         for (key, (_, expected, found)) in &weights {
             assert_eq!(found, expected, "{key}");
         }
@@ -281,7 +286,7 @@ fn splitmix(state: &mut u64) -> u64 {
 }
 
 /// FNV-1a of 32-bit words, of which all NaN are one.
-fn hash(numbers: &[f32]) -> String {
+pub(crate) fn hash(numbers: &[f32]) -> String {
     let bits = |x: &f32| if x.is_nan() { 0x7fc0_0000 } else { x.to_bits() };
     let step = |hash: u64, x: &f32| (hash ^ u64::from(bits(x))).wrapping_mul(0x0100_0000_01b3);
     format!("{:016x}", numbers.iter().fold(0xcbf2_9ce4_8422_2325, step))

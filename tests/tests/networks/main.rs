@@ -8,6 +8,7 @@ mod embedding;
 mod encoder_decoder;
 mod encoders;
 mod families;
+mod folders;
 mod footprint;
 mod gguf;
 mod gguf_keys;
