@@ -98,10 +98,13 @@ def scheme(config):
 def compressed(config, codes, scales, zeros):
     weights = scheme(config)
     bits, half = weights["num_bits"], 2 ** (weights["num_bits"] - 1)
+    scales = torch.from_numpy(scales).to(torch.bfloat16)
+    if config["format"] == "int-quantized":
+        return {"weight": (codes - half).astype(np.int8), "weight_scale": scales}
     pack = lambda codes, axis: pack_to_int32(torch.from_numpy((codes - half).astype(np.int8)), bits, axis).numpy()
     parts = {
         "weight_packed": pack(codes, 1),
-        "weight_scale": torch.from_numpy(scales).to(torch.bfloat16),
+        "weight_scale": scales,
         "weight_shape": np.array(codes.shape, np.int64),
     }
     return parts if weights["symmetric"] else parts | {"weight_zero_point": pack(zeros, 0)}
@@ -112,6 +115,8 @@ def from_compressed(config, part):
     bits, half = weights["num_bits"], 2 ** (weights["num_bits"] - 1)
     unpack = lambda words, shape, axis: unpack_from_int32(torch.from_numpy(words), bits, torch.Size(shape), axis).numpy().astype(np.int32) + half
     scales = part["weight_scale"]
+    if config["format"] == "int-quantized":
+        return part["weight"].astype(np.int32), scales, np.zeros(scales.shape, np.int32)
     zeros = part.get("weight_zero_point")
     zeros = np.full(scales.shape, half, np.int32) if zeros is None else unpack(zeros, scales.shape, 0)
     return unpack(part["weight_packed"], part["weight_shape"], 1), scales, zeros
@@ -121,18 +126,22 @@ def from_compressed(config, part):
 METHODS = {"awq": (awq, from_awq), "gptq": (gptq, from_gptq), "compressed-tensors": (compressed, from_compressed)}
 
 
-def packed(bits, group, symmetric):
+def packed(bits, group, symmetric, form="pack-quantized"):
     weights = dict(num_bits=bits, type="int", symmetric=symmetric, strategy="group" if group else "channel", dynamic=False, actorder=None)
     if group:
         weights["group_size"] = group
     groups = {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": None, "output_activations": None}}
-    return dict(quant_method="compressed-tensors", format="pack-quantized", quantization_status="compressed", ignore=["lm_head"], config_groups=groups, kv_cache_scheme=None)
+    return dict(quant_method="compressed-tensors", format=form, quantization_status="compressed", ignore=["lm_head"], config_groups=groups, kv_cache_scheme=None)
 
 
 FOLDERS = {
     "awq": dict(quant_method="awq", bits=4, group_size=128, zero_point=True, version="gemm", modules_to_not_convert=None),
     "gptq": dict(quant_method="gptq", bits=4, group_size=128, desc_act=False, sym=True, checkpoint_format="gptq"),
     "gptq_v2": dict(quant_method="gptq", bits=4, group_size=32, desc_act=False, sym=False, checkpoint_format="gptq_v2"),
+    "gptq-2": dict(quant_method="gptq", bits=2, group_size=128, desc_act=False, sym=False),
+    "gptq-3": dict(quant_method="gptq", bits=3, group_size=-1, desc_act=False, sym=True, checkpoint_format="gptq_v2"),
+    "gptq-8": dict(quant_method="gptq", bits=8, group_size=128, desc_act=False, sym=True),
+    "int-quantized": packed(8, None, True, "int-quantized"),
     "packed": packed(4, 128, True),
     "packed-asymmetric": packed(4, 32, False),
 }
@@ -146,7 +155,7 @@ def rewrite(config):
             weights = scheme(config) if "config_groups" in config else config
             symmetric = weights.get("sym", weights.get("symmetric", False))
             group = weights.get("group_size")
-            made = rounded(weight, weights.get("bits", weights.get("num_bits")), group, symmetric)
+            made = rounded(weight, weights.get("bits", weights.get("num_bits")), None if group == -1 else group, symmetric)
             for end, part in write(config, *made).items():
                 part = part if torch.is_tensor(part) else torch.from_numpy(np.ascontiguousarray(part))
                 tensors[f"{key.removesuffix('weight')}{end}"] = part.contiguous()
@@ -162,8 +171,7 @@ def dequantized(directory, to):
     (to / "config.json").write_text(json.dumps(keys | {"dtype": "float32"}))
     _, read = METHODS[config["quant_method"]]
     tensors = load_file(directory / "model.safetensors")
-    main = "weight_packed" if "config_groups" in config else "qweight"
-    for module in [key.removesuffix(main) for key in tensors if key.endswith(main)]:
+    for module in sorted({f"{key.rpartition('.')[0]}." for key in tensors if "_proj." in key}):
         parts = {key.removeprefix(module): tensors.pop(key) for key in list(tensors) if key.startswith(module)}
         parts = {end: (part.float() if part.is_floating_point() else part).numpy() for end, part in parts.items()}
         codes, scales, zeros = read(config, parts)

@@ -7,7 +7,7 @@ use ops::format::{BlockFormat, Quantized, SUPER_BLOCK};
 use safetensors::Dtype;
 
 use super::{JoinProblem, Joined, Module, NewTensor, PartProblem, Parts};
-use crate::CheckpointTensor;
+use crate::{CheckpointTensor, StoredNumbers};
 
 /// How a folder stores integers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +30,9 @@ pub enum Packing {
     /// `qzeros` is `[groups, outputs × bits / 32]`, and `scales` `[groups, outputs]`. In the first version, the
     /// zero point is one more than the file's.
     Gptq { one_less: bool },
+    /// compressed-tensors: `weight` `[outputs, inputs]` has a signed byte for each number, and `weight_scale` is
+    /// `[outputs, groups]`, or `[1]` for all numbers.
+    Bytes,
     /// compressed-tensors: the words of a row of `weight_packed` `[outputs, inputs × bits / 32]` have the codes
     /// of an output. `weight_zero_point` is `[outputs × bits / 32, groups]`, and `weight_scale` `[outputs,
     /// groups]`.
@@ -52,14 +55,20 @@ pub struct Integers {
     /// The row that is the tensor's first one.
     pub(super) first: usize,
     scale: ElementType,
+    /// Whether all numbers have one scale.
+    one: bool,
+    /// Whether the zero points differ from the middle of the range.
     zeros: bool,
+    /// Whether the blocks have zero points.
+    shifted: bool,
     blocks: BlockFormat,
 }
 
 const I32: &[Dtype] = &[Dtype::I32];
+const I8: &[Dtype] = &[Dtype::I8];
 const SCALES: &[Dtype] = &[Dtype::F16, Dtype::BF16, Dtype::F32];
 /// For each input, the index of its group.
-const INDEX: &str = ".g_idx";
+const INDEXES: [&str; 2] = [".g_idx", ".weight_g_idx"];
 const SHAPE: &str = ".weight_shape";
 const OTHER: &str = "use another quantized file of the model, such as a GGUF file";
 
@@ -68,51 +77,73 @@ impl IntegersLayout {
         let (main_end, scale_end) = match self.packing {
             Packing::Awq | Packing::Gptq { .. } => (".qweight", ".scales"),
             Packing::Rows => (".weight_packed", ".weight_scale"),
+            Packing::Bytes => (".weight", ".weight_scale"),
         };
         let Some(main) = module.get(main_end) else { return Ok(None) };
-        module.dtype(main, I32)?;
+        if self.packing != Packing::Bytes {
+            module.dtype(main, I32)?;
+        } else if main.stored != StoredNumbers::Each(Dtype::I8) {
+            return Ok(None);
+        }
         let (mut parts, mut unused) = (vec![scale_end], Vec::new());
         let [outputs, inputs] = self.shape(module, main, &mut unused)?;
         let group = self.group.unwrap_or(inputs).min(inputs);
         let groups = inputs.div_ceil(group);
+        let one =
+            self.packing == Packing::Bytes && module.get(scale_end).is_some_and(|scale| scale.shape == [1]);
         let scale_shape = match self.packing {
-            Packing::Rows => [outputs, groups],
-            Packing::Awq | Packing::Gptq { .. } => [groups, outputs],
+            _ if one => vec![1],
+            Packing::Rows | Packing::Bytes => vec![outputs, groups],
+            Packing::Awq | Packing::Gptq { .. } => vec![groups, outputs],
         };
         let scales = module.part(main, scale_end, SCALES, &scale_shape)?;
         let scale = scales.element().unwrap_or(ElementType::F32);
         let (packing, bits, blocks) = (self.packing, self.bits, BlockFormat::Q8_0);
+        let (zeros, shifted) = (self.zeros, false);
         let mut integers =
-            Integers { packing, bits, group, outputs, inputs, first: 0, scale, zeros: self.zeros, blocks };
+            Integers { packing, bits, group, outputs, inputs, first: 0, scale, one, zeros, shifted, blocks };
         if let Some((index, found)) = integers.inexact(module.data(scales)) {
             let (found, expected) = (found.to_string(), "a number that f16 keeps".to_owned());
             return Err(module.problem(scales, PartProblem::Value { found, index, expected, help: OTHER }));
         }
         if self.zeros {
-            let (end, shape) = match self.packing {
-                Packing::Awq | Packing::Gptq { .. } => (".qzeros", [groups, words(outputs, bits)]),
-                Packing::Rows => (".weight_zero_point", [words(outputs, bits), groups]),
+            let (end, shape, dtype) = match self.packing {
+                Packing::Awq | Packing::Gptq { .. } => (".qzeros", [groups, words(outputs, bits)], I32),
+                Packing::Rows => (".weight_zero_point", [words(outputs, bits), groups], I32),
+                Packing::Bytes => (".weight_zero_point", [outputs, groups], I8),
             };
-            let zeros = module.data(module.part(main, end, I32, &shape)?);
+            let zeros = module.data(module.part(main, end, dtype, &shape)?);
             // GPTQ also stores the zero points of a symmetric range.
-            integers.zeros = (0..outputs)
-                .any(|row| (0..groups).any(|group| integers.zero(zeros, row, group) != integers.half()));
+            let half = |row, group| integers.zero(zeros, row, group) == integers.half();
+            integers.zeros = !(0..outputs).all(|row| (0..groups).all(|group| half(row, group)));
             if integers.zeros { &mut parts } else { &mut unused }.push(end);
         }
-        if matches!(self.packing, Packing::Gptq { .. }) && module.get(INDEX).is_some() {
-            let index = module.part(main, INDEX, I32, &[inputs])?;
-            check_order(module, index, group, groups)?;
-            unused.push(INDEX);
+        if let Some(index) = INDEXES.iter().find(|end| module.get(end).is_some()) {
+            let order = module.part(main, index, I32, &[inputs])?;
+            check_order(module, order, group, groups)?;
+            unused.push(index);
         }
-        let Some(blocks) = blocks_for(bits, group, group == inputs, integers.zeros) else {
-            let zeros = if integers.zeros { " with zero points" } else { "" };
-            let found = format!("{bits} bits in groups of {group}{zeros}");
-            let expected = "2, 3 or 4 bits, or 8 bits without zero points, in groups of a multiple of 32";
+        let own = if integers.zeros { None } else { self.blocks(group, inputs, false) };
+        // Without a symmetric format, the zero points of the middle are stored.
+        integers.shifted = own.is_none();
+        let Some(blocks) = own.or_else(|| self.blocks(group, inputs, true)) else {
+            let found = format!("{bits} bits in groups of {group}");
+            let expected = "2, 3, 4 or 8 bits in groups of a multiple of 32, 8 bits without zero points";
             return Err(module.problem(main, PartProblem::Layout { found, expected, help: OTHER }));
         };
         integers.blocks = blocks;
+        // Engines that round activations to integers read the scales that the quantization chose for them.
+        unused.extend(
+            [".input_scale", ".input_zero_point"].into_iter().filter(|end| module.get(end).is_some()),
+        );
         let (joined, shape) = (Joined::Integers(integers), vec![outputs, inputs]);
         Ok(Some(NewTensor { joined, shape, main: main_end, parts, unused }))
+    }
+
+    /// The blocks with the fewest bytes that hold the integers and scales.
+    fn blocks(&self, group: usize, inputs: usize, zeros: bool) -> Option<BlockFormat> {
+        let fits = |block: &&BlockFormat| group == inputs || group.is_multiple_of(block.numbers());
+        BlockFormat::of_integers(self.bits, zeros).iter().find(fits).copied()
     }
 
     /// Outputs and inputs.
@@ -130,6 +161,7 @@ impl IntegersLayout {
             return other(vec![1, 1]);
         };
         match self.packing {
+            Packing::Bytes => Ok([rows, columns]),
             Packing::Awq => Ok([columns * 8, rows]),
             Packing::Gptq { .. } => {
                 let inputs = rows * 32 / self.bits;
@@ -200,12 +232,6 @@ fn check_order(
     Err(module.problem(index, PartProblem::Value { found, index: input, expected, help }))
 }
 
-/// The blocks with the fewest bytes that hold the integers and scales.
-fn blocks_for(bits: usize, group: usize, row: bool, zeros: bool) -> Option<BlockFormat> {
-    let fits = |block: &&BlockFormat| row || group.is_multiple_of(block.numbers());
-    BlockFormat::of_integers(bits, zeros).iter().find(fits).copied()
-}
-
 impl Integers {
     pub(super) fn blocks(self) -> BlockFormat {
         self.blocks
@@ -244,6 +270,7 @@ impl Integers {
             Packing::Rows => {
                 bits(main, row * words(self.inputs, self.bits), 1, column * self.bits, self.bits)
             }
+            Packing::Bytes => main[row * self.inputs + column].wrapping_add(self.half()),
         }
     }
 
@@ -264,6 +291,7 @@ impl Integers {
                 zero.wrapping_add(u8::from(one_less)) & u8::MAX >> (8 - self.bits)
             }
             Packing::Rows => bits(zeros, group, self.groups(), row * self.bits, self.bits),
+            Packing::Bytes => zeros[row * self.groups() + group].wrapping_add(self.half()),
         }
     }
 
@@ -272,7 +300,8 @@ impl Integers {
             scales,
             match self.packing {
                 Packing::Awq | Packing::Gptq { .. } => group * self.outputs + row,
-                Packing::Rows => row * self.groups() + group,
+                Packing::Rows | Packing::Bytes if self.one => 0,
+                Packing::Rows | Packing::Bytes => row * self.groups() + group,
             },
         )
     }
@@ -311,7 +340,7 @@ impl Integers {
         // Numbers behind the end of the row are 0.
         let mut codes = [zero; SUPER_BLOCK];
         codes[..count].iter_mut().enumerate().for_each(|(i, code)| *code = self.code(main, row, column + i));
-        Some(block.of_codes(scale, self.zeros.then_some(zero), &codes))
+        Some(block.of_codes(scale, self.shifted.then_some(zero), &codes))
     }
 }
 

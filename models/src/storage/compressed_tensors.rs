@@ -70,15 +70,16 @@ fn targets(group: &Keys) -> Vec<Target> {
 
 fn layout(weights: &Keys, format: Option<&str>) -> Option<JoinedLayout> {
     match format {
-        Some("pack-quantized") => packed(weights),
+        Some("pack-quantized") => integers(weights, Packing::Rows),
+        Some("int-quantized") => integers(weights, Packing::Bytes),
         found => {
-            weights.refuse("format", found.unwrap_or("missing"), "pack-quantized");
+            weights.refuse("format", found.unwrap_or("missing"), "pack-quantized or int-quantized");
             None
         }
     }
 }
 
-fn packed(weights: &Keys) -> Option<JoinedLayout> {
+fn integers(weights: &Keys, packing: Packing) -> Option<JoinedLayout> {
     weights.one_of("type", &["int"]);
     weights.always("dynamic", false);
     let bits = weights.count("num_bits");
@@ -86,7 +87,9 @@ fn packed(weights: &Keys) -> Option<JoinedLayout> {
         weights.refuse("num_bits", bits, "2 to 8");
     }
     let strategy = weights.optional_text("strategy");
-    weights.one_of("strategy", &["channel", "group"]);
+    let strategies =
+        if packing == Packing::Bytes { &["tensor", "channel", "group"][..] } else { &["channel", "group"] };
+    weights.one_of("strategy", strategies);
     weights.ignore(&["block_structure", "actorder"]);
     let group = match strategy.as_deref() {
         Some("group") => Some(weights.count("group_size")),
@@ -96,10 +99,5 @@ fn packed(weights: &Keys) -> Option<JoinedLayout> {
         }
     };
     let zeros = !weights.flag("symmetric", true);
-    Some(JoinedLayout::Integers(IntegersLayout {
-        packing: Packing::Rows,
-        bits: bits.clamp(2, 8),
-        group,
-        zeros,
-    }))
+    Some(JoinedLayout::Integers(IntegersLayout { packing, bits: bits.clamp(2, 8), group, zeros }))
 }

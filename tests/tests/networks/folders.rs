@@ -15,6 +15,7 @@ use tracewright::lower::Weights;
 use tracewright::models;
 use tracewright_tests::built::repository;
 use tracewright_tests::golden::{BOUND, BuildOptions, Golden, STEPS, build, check_evaluated, check_within};
+use tracewright_tests::long;
 
 use crate::gguf::{Stored, hash, stored_of};
 
@@ -23,9 +24,16 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("awq", &["7 of UINT4 in groups of 128 as uint4_g128, exactly"]),
     ("gptq", &["7 of INT4 in groups of 128 as int4_g128, exactly"]),
     ("gptq_v2", &["7 of UINT4 in groups of 32 as uint4_g32, exactly"]),
+    ("gptq-2", &["7 of UINT2 in groups of 128 as uint2_g128, exactly"]),
+    ("gptq-3", &["7 of UINT3 in groups of 128 as uint3_g128, exactly"]),
+    ("gptq-8", &["7 of INT8 in groups of 128 as int8_g128, exactly"]),
+    ("int-quantized", &["7 of INT8 in groups of 128 as int8_g128, exactly"]),
     ("packed", &["7 of INT4 in groups of 128 as int4_g128, exactly"]),
     ("packed-asymmetric", &["7 of UINT4 in groups of 32 as uint4_g32, exactly"]),
 ];
+
+/// Folders with different kernels.
+const IN_IREE: &[&str] = &["gptq-2", "gptq-8", "packed-asymmetric"];
 
 fn folder(name: &str) -> PathBuf {
     repository().join("tests/fixtures/folders").join(name)
@@ -65,7 +73,7 @@ fn weights_are_the_numbers_of_the_folder() {
     }
 }
 
-/// With dequantized weights, and with the integers of the folder and activations of 16 bits.
+/// With dequantized weights, and in IREE with the integers of the folder and activations of 16 bits.
 #[test]
 fn answers_are_those_of_transformers() {
     for (name, _) in FOLDERS {
@@ -73,6 +81,9 @@ fn answers_are_those_of_transformers() {
         let report = check_evaluated(&golden, &BuildOptions::of(&golden), STEPS, BOUND, Ok).unwrap();
         let _ = writeln!(std::io::stderr(), "{name}, evaluated: {report}");
         assert!(report.passes(), "{name}, evaluated: {report}");
+        if !long::is_wanted() && !IN_IREE.contains(name) {
+            continue;
+        }
         let quantize = models::read(&golden.model, &[]).unwrap().stored;
         assert!(quantize.rounds(), "{name}");
         let weights = Weights { quantize, activations: ActivationBits::Sixteen, ..Weights::default() };

@@ -93,8 +93,10 @@ pub(crate) enum RowScales {
 /// Returns the code that reads the scales of a format with groups.
 pub(crate) fn scales_of(format: WeightFormat) -> &'static dyn ReadScales {
     match format {
-        WeightFormat::Int4G128 => &integers::Spans::<1, false>,
-        WeightFormat::Uint4G128 => &integers::Spans::<1, true>,
+        WeightFormat::Int4G128 | WeightFormat::Int8G128 => &integers::Spans::<1, false>,
+        WeightFormat::Uint4G128 | WeightFormat::Uint3G128 | WeightFormat::Uint2G128 => {
+            &integers::Spans::<1, true>
+        }
         WeightFormat::Uint4G32 => &integers::Spans::<4, true>,
         WeightFormat::Q8 | WeightFormat::Q4 | WeightFormat::Q5_0 | WeightFormat::Iq4Nl => {
             &q8::Halves { minima: false }

@@ -75,6 +75,12 @@ blocks! {
         Uint4G128 = "UINT4 in groups of 128" [4 * GROUP, 2 + 1 + 64],
         /// A block contains a scale, a zero point and 32 unsigned four-bit integers.
         Uint4G32 = "UINT4 in groups of 32" [GROUP, 2 + 1 + 16],
+        /// A block contains a scale and 128 signed eight-bit integers, which are stored increased by 128.
+        Int8G128 = "INT8 in groups of 128" [4 * GROUP, 2 + 128],
+        /// A block contains a scale, a zero point and 128 unsigned two-bit integers.
+        Uint2G128 = "UINT2 in groups of 128" [4 * GROUP, 2 + 1 + 32],
+        /// A block contains a scale, a zero point and 128 unsigned three-bit integers.
+        Uint3G128 = "UINT3 in groups of 128" [4 * GROUP, 2 + 1 + 48],
     }
     /// A block contains a scale and 32 signed four-bit integers. The file stores each four-bit
     /// integer increased by 8.

@@ -72,7 +72,9 @@ impl BlockFormat {
         match (bits, zeros) {
             (4, false) => &[Self::Int4G128, Self::Q4_0],
             (4, true) => &[Self::Uint4G128, Self::Uint4G32],
-            (8, false) => &[Self::Q8_0],
+            (8, false) => &[Self::Int8G128, Self::Q8_0],
+            (2, true) => &[Self::Uint2G128],
+            (3, true) => &[Self::Uint3G128],
             _ => &[],
         }
     }

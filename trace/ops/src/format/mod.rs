@@ -95,6 +95,12 @@ formats! {
         Uint4G128 = "uint4_g128" in uint4_g128,
         /// Integers of four bits in groups of 32, each with a zero point of four bits: 4.625 bits per number.
         Uint4G32 = "uint4_g32" in uint4_g32,
+        /// Symmetric integers of eight bits in groups of 128: 8.125 bits per number.
+        Int8G128 = "int8_g128" in int8_g128,
+        /// Integers of two bits in groups of 128, each with a zero point of four bits: 2.16 bits per number.
+        Uint2G128 = "uint2_g128" in uint2_g128,
+        /// Integers of three bits in groups of 128, each with a zero point of four bits: 3.16 bits per number.
+        Uint3G128 = "uint3_g128" in uint3_g128,
     }
     groups {
         /// Symmetric integers of eight bits in groups of 32: 8.5 bits per number.

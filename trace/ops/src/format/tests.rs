@@ -57,6 +57,9 @@ fn panels_come_back_within_half_a_unit_of_their_groups() {
                         // The bounds are half a unit and one unit for numbers from -1 to 1.
                         WeightFormat::Int4G128 => 0.072,
                         WeightFormat::Uint4G128 | WeightFormat::Uint4G32 => 0.134,
+                        WeightFormat::Int8G128 => 0.005,
+                        WeightFormat::Uint2G128 => 0.67,
+                        WeightFormat::Uint3G128 => 0.29,
                     };
                     for (x, y) in expected.iter().zip(found) {
                         assert!(
