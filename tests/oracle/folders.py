@@ -29,7 +29,7 @@ SHAPE = dict(
 def rounded(weight, bits, group, symmetric):
     """Codes `[outputs, inputs]`, scales and zero points `[outputs, groups]`."""
     outputs, inputs = weight.shape
-    groups = weight.reshape(outputs, -1, group or inputs).astype(np.float32)
+    groups = weight.reshape(outputs, -1, min(group or inputs, inputs)).astype(np.float32)
     most = 2**bits - 1
     if symmetric:
         scales = np.abs(groups).max(-1) / (most // 2)
@@ -122,6 +122,9 @@ def from_compressed(config, part):
     return unpack(part["weight_packed"], part["weight_shape"], 1), scales, zeros
 
 
+# Folders of wider integers have fewer of them, and an input that is shorter than a group.
+WIDE = dict.fromkeys(["gptq-8", "int-quantized"], dict(num_attention_heads=1, num_key_value_heads=1))
+
 # Writer and reader of each method, and the keys of a folder's method.
 METHODS = {"awq": (awq, from_awq), "gptq": (gptq, from_gptq), "compressed-tensors": (compressed, from_compressed)}
 
@@ -204,7 +207,7 @@ def main():
         if name in (sys.argv[1:] or FOLDERS):
             golden.write_case(
                 OUT / name, seed, 8, 40, [3, 17], 6, storage="f16", published=True, rewrite=rewrite(config),
-                add={"quantization_config": config}, model_type="llama", **SHAPE,
+                add={"quantization_config": config}, model_type="llama", **SHAPE | WIDE.get(name, {}),
             )
             write_numbers(OUT / name)
 

@@ -333,20 +333,20 @@ fn m19_a_rotary_embedding_that_cannot_be_used_is_named() {
         );
     }
     check(
-        json!({"quantization_config": {"quant_method": "gptq", "bits": 4}}),
+        json!({"quantization_config": {"quant_method": "hqq", "bits": 4}}),
         expect![
-            "`config.json`: the checkpoint is quantized (`quantization_config`, method `gptq`), which Tracewright does not support; use the unquantized checkpoint, or create such a checkpoint with `model.dequantize()` and `save_pretrained` of the library transformers"
+            "`config.json`: the checkpoint is quantized (`quantization_config`, method `hqq`), expected one of [\"awq\", \"compressed-tensors\", \"gptq\"]; use a GGUF file or the unquantized checkpoint of the model, or create such a checkpoint with `model.dequantize()` and `save_pretrained` of the library transformers"
         ],
     );
     for (key, value, named) in [
         ("quantization_config", json!({"bits": 4}), "`quantization_config`, method `unknown`"),
         ("quantization_config", json!("fp8"), "`quantization_config`, method `unknown`"),
-        ("compression_config", json!({}), "`compression_config`, method `compressed-tensors`"),
+        ("compression_config", json!({"quant_method": "quark"}), "`compression_config`, method `quark`"),
         ("quantization", json!({"group_size": 64, "bits": 4}), "`quantization`, method `mlx`"),
         (
             "text_config",
-            json!({"quantization_config": {"quant_method": "awq"}}),
-            "`text_config.quantization_config`, method `awq`",
+            json!({"quantization_config": {"quant_method": "eetq"}}),
+            "`text_config.quantization_config`, method `eetq`",
         ),
     ] {
         let said = read(&with(json!({ key: value }))).expect_err("an error");

@@ -147,10 +147,10 @@ fn gpt_oss_is_read_as_it_is_published() {
     assert!(lower::resolved(&Quantization::mapped(Quantization::Computed, formats), &trace).is_ok());
     // Another quantization method is an error.
     let mut other = keys;
-    other["quantization_config"]["quant_method"] = json!("gptq");
+    other["quantization_config"]["quant_method"] = json!("hqq");
     write(&other);
     let error = ModelConfig::read(folder.path(), &[]).unwrap_err().to_string();
-    assert!(error.contains("method `gptq`"), "{error}");
+    assert!(error.contains("method `hqq`"), "{error}");
 }
 
 /// Lowers the families whose other tests lower no published size.

@@ -451,6 +451,7 @@ fn planted_faults_are_found() {
     let exponent = |chunk: &mut [u8]| chunk[..64].rotate_left(16);
     let signs = |chunk: &mut [u8]| chunk[64..].iter_mut().for_each(|byte| *byte &= 0x77);
     let counts = |chunk: &mut [u8]| chunk[64..256].iter_mut().for_each(|byte| *byte &= 63);
+    let zeros = |chunk: &mut [u8]| chunk[32..40].rotate_left(1);
     let fifth = |chunk: &mut [u8]| chunk[64..128].fill(0);
     type Change<'a> = (&'a str, &'a dyn Fn(&mut [u8]));
     // The bytes of a chunk, and what they become.
@@ -478,6 +479,7 @@ fn planted_faults_are_found() {
             ),
             WeightFormat::Q5_0 => (704, vec![("fifth bits that are left out", &fifth)]),
             WeightFormat::Q4_1 => (1152, vec![("least numbers that are left out", &fifth)]),
+            WeightFormat::Uint4G128 => (1064, vec![("the zero point of another row", &zeros)]),
             _ => (1, vec![]),
         }
     };

@@ -16,7 +16,7 @@ use tracewright_tests::calls::{Calls, CheckedCall, entry, examples_of, op, rando
 use tracewright_tests::leeway::Leeway;
 use tracewright_tests::long;
 
-const FORMATS: [WeightFormat; 17] = [
+const FORMATS: [WeightFormat; 20] = [
     WeightFormat::Q8,
     WeightFormat::Q4,
     WeightFormat::Q4K,
@@ -34,6 +34,9 @@ const FORMATS: [WeightFormat; 17] = [
     WeightFormat::Iq3Xxs,
     WeightFormat::Iq3S,
     WeightFormat::Nvfp4,
+    WeightFormat::Uint4G128,
+    WeightFormat::Uint3G128,
+    WeightFormat::Int8G128,
 ];
 
 /// Rows, inputs, outputs: one of each, whole groups, what does not divide, and more rows than are multiplied as

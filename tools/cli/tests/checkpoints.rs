@@ -325,13 +325,13 @@ fn a_bin_directory_a_gguf_directory_an_empty_one() {
 }
 
 #[test]
-fn a_gptq_directory() {
+fn a_folder_of_an_unknown_method() {
     let model = copied("llama-untied");
-    let quantization = json!({ "quant_method": "gptq", "bits": 4, "group_size": 128 });
+    let quantization = json!({ "quant_method": "hqq", "bits": 4, "group_size": 128 });
     edit_config(model.path(), |config| drop(config.insert("quantization_config".into(), quantization)));
     not_baked(
         model.path(),
-        &["config.json", "`quantization_config`, method `gptq`", "use the unquantized checkpoint"],
+        &["config.json", "`quantization_config`, method `hqq`", "use a GGUF file or the unquantized checkpoint"],
     );
 }
 

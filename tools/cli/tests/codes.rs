@@ -65,7 +65,7 @@ fn an_error_says_its_code() {
         (&["plan", &with("misspelt", "hidden_size", "hiden_size")], "TW0102"),
         (&["plan", &with("falcon", "LlamaForCausalLM", "FalconForCausalLM")], "TW0104"),
         (&["plan", text(&vectors)], "TW0105"),
-        (&["plan", &with("gptq", "{", "{\"quantization_config\": {\"quant_method\": \"gptq\"},")], "TW0107"),
+        (&["plan", &with("hqq", "{", "{\"quantization_config\": {\"quant_method\": \"hqq\"},")], "TW0107"),
         (&["bake", text(&tied), "-o", out, "--dtype", "i8"], "TW0504"),
         (&["bake", &bare_model, "-o", out], "TW0204"),
         (&["verify", &note], "TW0301"),

@@ -150,6 +150,16 @@ impl Operation for GroupedLinear {
             &["bf16[40,33]", "i8[5,2,20]", "f16[5,2,2]"],
             "bf16[40,5]",
         ),
+        good(
+            "grouped_linear format=int4_g128 element=f32 activations=16",
+            &["f32[3,130]", "i8[7,8,16]", "f16[7,8]"],
+            "f32[3,7]",
+        ),
+        good(
+            "grouped_linear format=uint4_g128 element=bf16 activations=8",
+            &["bf16[40,33]", "i8[5,4,16]", "f32[5,4,2]"],
+            "bf16[40,5]",
+        ),
         bad(
             "grouped_linear format=q8 element=f32 activations=8",
             &["f32[3,70]", "i8[5,3,32]"],
