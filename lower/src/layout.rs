@@ -177,7 +177,7 @@ pub(crate) fn assign_layouts(trace: &Trace, quantize: &Quantization, kernels: &K
         let matrix = parameter.ty.rank() == 2 && outputs > 0 && inputs > 0;
         match kernels.serve(format, outputs, inputs) {
             true => Ok(WeightLayout::Packed(format)),
-            false if matrix && format.element().is_none() => Ok(WeightLayout::Grouped(format)),
+            false if matrix && format.groups().is_some() => Ok(WeightLayout::Grouped(format)),
             false if kernels.is_empty() => Err(DenseReason::NoKernels),
             false => Err(DenseReason::Shape),
         }

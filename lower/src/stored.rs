@@ -32,9 +32,9 @@ impl StoredWeight {
     }
 }
 
-/// Activations are not quantized if the weight is not quantized.
+/// Only weights of integers are multiplied with quantized activations.
 fn activations_for(format: WeightFormat, matmul: QuantizedMatmul) -> ActivationBits {
-    if format.element().is_none() { matmul.activations() } else { ActivationBits::default() }
+    if format.groups().is_some() { matmul.activations() } else { ActivationBits::default() }
 }
 
 fn packed(b: &mut Builder<'_>, format: WeightFormat, parameter: &Parameter) -> Result<NodeId, InferError> {

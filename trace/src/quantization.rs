@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use ops::format::Offered;
+use ops::format::{FloatScales, Offered, PANEL};
 use ops::{TensorType, WeightFormat};
 
 use crate::{Parameter, key_pattern};
@@ -74,8 +74,15 @@ impl Quantization {
             Self::All(format) => Some(*format),
             Self::ByKey(formats) => {
                 let of = |(key, _): (&str, &TensorType)| format_of(formats, key);
-                let formats = parameter.sources().into_iter().map(of).collect::<Option<Vec<_>>>()?;
+                let sources = parameter.sources();
+                let formats = sources.iter().copied().map(of).collect::<Option<Vec<_>>>()?;
                 let (first, others) = formats.split_first()?;
+                // Rows of two matrices have no scale in common.
+                let whole = |(_, ty): &(&str, &TensorType)| ty.shape.first().is_some_and(|n| n.is_multiple_of(PANEL));
+                let shares = first.floats().is_some_and(|floats| floats.scales == FloatScales::OfBlocks);
+                if shares && !others.is_empty() && !sources.iter().all(whole) {
+                    return None;
+                }
                 // If the sources of a parameter have different formats, the archive stores the
                 // parameter in 8 bits, because 8 bits lose the least precision.
                 let one = others.iter().all(|other| other == first);

@@ -104,14 +104,15 @@ fn write_recipe(recipe: &Recipe, checkpoint: &Checkpoint, sink: &mut Sink<'_>) -
         Recipe::Op(Op::Reshape(_), operands) => write_recipe(&operands[0], checkpoint, sink),
         Recipe::Op(Op::Pack(Pack { format }), operands) => {
             let bytes = |rows, inputs| format.packed(rows, inputs).bytes();
-            let pack = |panel: &Panel<'_, '_>, bytes: &mut [u8]| match format.element() {
-                Some(_) => {
-                    format.pack_panel(&panel.numbers, panel.inputs, bytes);
-                    are_kept(panel.made, &panel.numbers)
-                }
-                None => {
-                    let known = |row, column| panel.quantized(*format, row, column);
-                    format.pack_groups(&panel.numbers, panel.inputs, bytes, known)
+            let pack = |panel: &Panel<'_, '_>, bytes: &mut [u8]| {
+                let known = |row, column| panel.quantized(*format, row, column);
+                match (format.element(), format.floats()) {
+                    (Some(_), _) => {
+                        format.pack_panel(&panel.numbers, panel.inputs, bytes);
+                        are_kept(panel.made, &panel.numbers)
+                    }
+                    (_, Some(_)) => format.pack_floats(&panel.numbers, panel.inputs, bytes, known),
+                    (None, None) => format.pack_groups(&panel.numbers, panel.inputs, bytes, known),
                 }
             };
             write_panels(&operands[0], *format, bytes, pack, checkpoint, sink)

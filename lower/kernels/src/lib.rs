@@ -88,7 +88,7 @@ impl Kernels {
         self.isa.is_some()
             && outputs > 0
             && inputs > 0
-            && (format.element().is_some() || inputs <= quantized::LONGEST)
+            && (format.groups().is_none() || inputs <= quantized::LONGEST)
     }
 
     /// Whether one kernel can compute the main operation, the prologue and the epilogue of a fused operation.

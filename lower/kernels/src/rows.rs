@@ -1,7 +1,7 @@
 //! A kernel that looks up rows of a packed matrix, such as an embedding table that is also the output head.
 
 use ops::WeightFormat;
-use ops::format::{GROUP, Groups, PANEL};
+use ops::format::{FloatCodes, Floats, GROUP, Groups, PANEL};
 use ops::ops::PackedRows;
 
 use crate::code::{Code, Element, Type, Value};
@@ -13,6 +13,9 @@ use crate::lane;
 
 /// The size in bytes of a worker's buffer on the stack, for the row that an epilogue reads.
 const ROOM: usize = 30 << 10;
+
+/// The value of an e4m3 float in units of the f16 with the same bits of exponent and fraction.
+pub(crate) const E4M3_UNIT: f64 = 256.0;
 
 /// Whether the kernel has room for a row, which it stores before it computes an epilogue.
 pub(crate) fn takes_epilogue(op: &PackedRows) -> bool {
@@ -50,9 +53,10 @@ pub(crate) fn kernel<'a>(
                 let put = |column: Value<'_>, number: Value<'_>| {
                     to.store(start + column, number.convert(lane(element)));
                 };
-                match format.groups() {
-                    None => line.dense(code, format, inputs, put),
-                    Some(groups) => line.scaled(code, (format, groups), inputs, put),
+                match (format.groups(), format.floats()) {
+                    (Some(groups), _) => line.scaled(code, (format, groups), inputs, put),
+                    (_, Some(floats)) => line.floats(code, floats, inputs, put),
+                    (None, None) => line.dense(code, format, inputs, put),
                 }
                 if let Some(end) = &end {
                     code.chunks(inputs, |column, left| {
@@ -75,6 +79,38 @@ impl<'k> Line<'k> {
                 (column.divide(code.index(together)), column.remainder(code.index(together)));
             let at = (line * PANEL + self.lane) * together + within;
             put(column, self.number(at * size, element).convert(Element::F32));
+        });
+    }
+
+    fn floats(self, code: &'k Code, floats: &Floats, inputs: usize, put: impl Fn(Value<'k>, Value<'k>)) {
+        let (of_line, together) = (floats.line_columns(), floats.scales.together(inputs));
+        let lanes = floats.scales.lanes();
+        code.repeat(code.index(0)..code.index(inputs), 1, |column| {
+            let scale = column.divide(code.index(together)) * lanes;
+            let scale = if lanes == 1 { scale } else { scale + self.lane };
+            let scale = self.number(scale * size_of::<f32>(), Element::F32);
+            let of_four = column.remainder(code.index(4)) * PANEL + self.lane;
+            let at = column.divide(code.index(of_line)) * LINE + of_four + floats.scale_bytes(inputs);
+            let stored = self.number(at, Element::I8).widen();
+            let integer = |n: f64| code.constant(stored.ty(), n);
+            let number = match floats.codes {
+                FloatCodes::E4m3 => {
+                    let sign = stored.and(integer(128.0)).shift_left(8);
+                    let bits = stored.and(integer(127.0)).shift_left(7).or(sign);
+                    let half = bits.convert(Element::I16).bits(Type::Scalar(Element::F16));
+                    let unit = code.constant(Type::Scalar(Element::F32), E4M3_UNIT);
+                    half.convert(Element::F32) * unit
+                }
+                FloatCodes::Table(table) => {
+                    let upper = column.divide(code.index(4)).remainder(code.index(2)).equals(code.index(1));
+                    let place = stored.shift_right(4).or_else(upper, stored.and(integer(15.0)));
+                    let float = |x: f32| code.constant(Type::Scalar(Element::F32), x.into());
+                    (0..).zip(&table[..15]).fold(float(table[15]), |other, (code, &number)| {
+                        float(number).or_else(place.equals(integer(f64::from(code))), other)
+                    })
+                }
+            };
+            put(column, number * scale);
         });
     }
 

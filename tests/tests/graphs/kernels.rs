@@ -49,8 +49,8 @@ fn levels() -> Vec<(Target, Vec<WeightFormat>)> {
     let code = |target: &Target, format: WeightFormat| -> Vec<&'static str> {
         let has = |name: &&str| target.features.iter().flatten().any(|feature| feature == name);
         let own: &[&str] = match format {
-            format if format.element().is_none() && !has(&"avx512bw") => &["avxvnni"],
-            format if format.element().is_none() => &["avx512bw", "avx512vnni", "amx-int8"],
+            format if format.groups().is_some() && !has(&"avx512bw") => &["avxvnni"],
+            format if format.groups().is_some() => &["avx512bw", "avx512vnni", "amx-int8"],
             WeightFormat::Bf16 => &["avx512bw", "avx512bf16", "avx512fp16", "amx-bf16"],
             _ => &["avx512bw"],
         };
@@ -126,7 +126,7 @@ fn activations(format: WeightFormat) -> Vec<ElementType> {
 
 /// The bits that activations get in a case, where a format rounds them.
 fn bits(format: WeightFormat, case: usize) -> ActivationBits {
-    if format.element().is_some() { ActivationBits::Eight } else { ActivationBits::ALL[case % 3] }
+    if format.groups().is_none() { ActivationBits::Eight } else { ActivationBits::ALL[case % 3] }
 }
 
 /// Products, of experts too, and lookups in the format at this index. As with extents, the short form tests all sizes of

@@ -111,7 +111,13 @@ pub(crate) fn scales_of(format: WeightFormat) -> &'static dyn ReadScales {
         WeightFormat::Iq2 => &q6_k::Sixteenths::<8>,
         WeightFormat::Iq3Xxs => &q6_k::Sixteenths::<4>,
         WeightFormat::Nvfp4 => &nvfp4::Floats,
-        WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16 => unreachable!("a format with groups"),
+        WeightFormat::F32
+        | WeightFormat::F16
+        | WeightFormat::Bf16
+        | WeightFormat::F8
+        | WeightFormat::F8Rows
+        | WeightFormat::Nf4
+        | WeightFormat::Fp4 => unreachable!("a format with groups"),
     }
 }
 

@@ -38,7 +38,7 @@ impl Matmul<'_> {
         let narrow = match self.format {
             WeightFormat::F16 => true,
             WeightFormat::Bf16 => !self.isa.is_fast_in_bf16(),
-            _ => false,
+            _ => self.format.floats().is_some() && self.x != Element::F32,
         };
         narrow && self.rows > 1 && !self.is_tiled()
     }

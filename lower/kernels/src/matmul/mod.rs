@@ -2,6 +2,7 @@
 
 mod blocked;
 mod dense;
+mod floats;
 mod grouped;
 mod scaled;
 mod tiled;
@@ -210,7 +211,7 @@ impl Matmul<'_> {
 
     /// Whether a separate kernel quantizes: for several rows, or one too long for a worker's stack.
     fn quantizes_apart(&self) -> bool {
-        self.format.element().is_none() && (self.rows > 1 || self.form().bytes() > SCRATCH)
+        self.format.groups().is_some() && (self.rows > 1 || self.form().bytes() > SCRATCH)
     }
 
     /// The rows in the separate kernel's buffer, a multiple of a tile's rows with tile registers.
@@ -220,7 +221,7 @@ impl Matmul<'_> {
 
     /// Whether the kernel supports this matmul.
     pub(crate) fn serves(&self) -> bool {
-        let quantized = if self.format.element().is_none() { self.form().bytes() } else { 0 };
+        let quantized = if self.format.groups().is_some() { self.form().bytes() } else { 0 };
         let normalised = |norm: Norm| norm.features * norm.element.bits() / 8;
         let scales = 4 * self.scales_of(2 * self.halves()).unwrap_or(0);
         let kept = |norm| normalised(norm) + quantized + scales;
@@ -256,7 +257,7 @@ impl Matmul<'_> {
     pub(crate) fn name(&self) -> String {
         let &Self { format, rows, inputs, outputs, x, y, norm, isa, stack, .. } = self;
         let normed = norm.map(|norm| format!("_normed_{}", norm.name())).unwrap_or_default();
-        let rounds = format.element().is_none();
+        let rounds = format.groups().is_some();
         let residuals = if rounds { quantized::bits_suffix(self.activations) } else { "" };
         let of = |Stack { matrices, rows, chosen }| {
             format!("_{rows}_{}_{matrices}", if chosen { "chosen_of" } else { "of_all" })
@@ -278,7 +279,7 @@ impl Matmul<'_> {
     /// Returns the default tiling, which the kernel uses unless a tuning file selects another tiling.
     pub(crate) fn usual(&self) -> Tiling {
         let &Self { format, rows, inputs, norm, .. } = self;
-        let quantized = if format.element().is_none() && rows == 1 { inputs * PART_QUANTIZES } else { 0 };
+        let quantized = if format.groups().is_some() && rows == 1 { inputs * PART_QUANTIZES } else { 0 };
         let normalised = if norm.is_some() { inputs * PART_NORMALIZES } else { 0 };
         let (matrices, rows) = self.matrices();
         let parts = self.bytes() * matrices / PART.max(quantized + normalised);
@@ -287,7 +288,7 @@ impl Matmul<'_> {
         let parts = 1 << parts.clamp(1, PARTS).ilog2();
         // If registers have room, the kernel reads two panels together. Then it multiplies each loaded number
         // of x twice, and a core gets more memory bandwidth from two streams.
-        let dense = format.element().is_some() || self.makes_tiles_of_numbers();
+        let dense = format.groups().is_none() || self.makes_tiles_of_numbers();
         let fits = rows <= self.isa.rows() / if self.isa.has_short_vectors() { 2 } else { 1 };
         let many = rows >= 8 && dense && !self.isa.has_short_vectors();
         let two = fits || many;
@@ -437,7 +438,7 @@ impl Matmul<'_> {
             }
             None => x,
         };
-        if self.format.element().is_some() {
+        if self.format.groups().is_none() {
             return X::Dense(Dense { buffer: x, element, inputs: self.inputs, tiled: self.is_tiled() });
         }
         let rows = code.scratch(Element::I8, form.bytes());
@@ -456,7 +457,10 @@ impl Matmul<'_> {
         rows: Rows<'k>,
     ) {
         let sums = match x {
-            X::Dense(x) => self.dense(code, x, weights, rows),
+            X::Dense(x) => match self.format.floats() {
+                Some(floats) => self.floats(code, floats, x, weights, rows),
+                None => self.dense(code, x, weights, rows),
+            },
             X::Quantized { rows: x, scales } => self.scaled(code, (x, scales), weights, rows),
         };
         // If the epilogue combines halves, the sums of the first half come first.

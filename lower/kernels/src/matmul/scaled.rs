@@ -327,7 +327,7 @@ fn upper_bits(bytes: Value<'_>, (width, field): (usize, usize), shift: usize) ->
 }
 
 /// Returns the fields of each byte, from the lowest bits on.
-fn fields(bytes: Value<'_>, width: usize) -> impl Iterator<Item = Value<'_>> {
+pub(super) fn fields(bytes: Value<'_>, width: usize) -> impl Iterator<Item = Value<'_>> {
     let mask = bytes.code().constant(BYTES, f64::from((1u32 << width) - 1));
     let words = bytes.bits(Type::lanes(32, Element::I16));
     (0..8 / width).map(move |field| match field {

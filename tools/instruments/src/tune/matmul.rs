@@ -75,7 +75,7 @@ impl Sample for MatmulSample {
 
     fn bound_of_sample(&self) -> Bound {
         let FusedMatmul { op, norm, .. } = &self.product;
-        if norm.is_some() && op.format.element().is_none() {
+        if norm.is_some() && op.format.groups().is_some() {
             // The kernel rounds normalized activations to bytes. If the sum of squares rounds differently, a byte
             // can differ by one.
             Bound::UlpsOfLargest(0.06 / op.element.ulp(1.0))

@@ -4,7 +4,7 @@ use std::fmt;
 
 use half::f16;
 
-use super::GROUP;
+use super::{FLOAT_GROUP, GROUP};
 
 /// The number of groups whose scales and minima are multiples of the same two steps.
 pub const GROUPS: usize = 8;
@@ -81,6 +81,14 @@ blocks! {
         Uint2G128 = "UINT2 in groups of 128" [4 * GROUP, 2 + 1 + 32],
         /// A block contains a scale, a zero point and 128 unsigned three-bit integers.
         Uint3G128 = "UINT3 in groups of 128" [4 * GROUP, 2 + 1 + 48],
+        /// A block contains a scale and 128 floats of eight bits (e4m3). All rows of 128 × 128 numbers share it.
+        Fp8Blocks = "FP8 in blocks" [2 * FLOAT_GROUP, 4 + 128],
+        /// A block contains a scale, which all blocks of the row repeat, and 128 floats of eight bits (e4m3).
+        Fp8Rows = "FP8" [2 * FLOAT_GROUP, 4 + 128],
+        /// A block contains a scale and 64 codes of four bits, two per byte from the lower bits on.
+        Nf4 = "NF4" [FLOAT_GROUP, 4 + 32],
+        /// A block contains a scale and 64 codes of four bits, two per byte from the lower bits on.
+        Fp4 = "FP4" [FLOAT_GROUP, 4 + 32],
     }
     /// A block contains a scale and 32 signed four-bit integers. The file stores each four-bit
     /// integer increased by 8.

@@ -62,8 +62,9 @@ impl BlockFormat {
 
     /// Returns the smallest format that keeps the numbers of these blocks without loss.
     pub fn ours(self) -> Option<WeightFormat> {
-        let all = WeightFormat::grouped_formats().filter(|format| self.is_kept_in(*format));
-        all.min_by_key(|format| format.facts().bits())
+        let own = WeightFormat::ALL.iter().copied().find(|format| format.block() == Some(self));
+        let keeping = || WeightFormat::grouped_formats().filter(|format| self.is_kept_in(*format));
+        own.or_else(|| keeping().min_by_key(|format| format.facts().bits()))
     }
 
     /// The blocks for integers of so many bits, beginning with the longest: with a scale, and with a zero point or
@@ -89,7 +90,8 @@ impl BlockFormat {
 
     /// Whether a format keeps the numbers of all blocks without loss.
     pub fn is_kept_in(self, format: WeightFormat) -> bool {
-        format.groups().is_some_and(|groups| groups.block == self || groups.exact.contains(&self))
+        let also = || format.groups().is_some_and(|groups| groups.exact.contains(&self));
+        format.block() == Some(self) || also()
     }
 
     /// Returns the integers of a block with one f16 scale; `None` for other blocks.

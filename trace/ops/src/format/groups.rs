@@ -228,10 +228,10 @@ pub struct Quantized {
 impl Quantized {
     /// Returns the quantized values in the format `format`; `None` if the format cannot represent the values.
     pub fn kept_in(self, format: WeightFormat) -> Option<Self> {
-        let groups = format.groups()?;
-        if self.block == groups.block {
+        if format.block() == Some(self.block) {
             return Some(self);
         }
+        let groups = format.groups()?;
         let bytes = (groups.keep)(&self.block.group(&self.bytes)?)?;
         Some(Self { block: groups.block, bytes })
     }

@@ -8,6 +8,7 @@
 mod activations;
 mod block_types;
 mod blocks;
+mod floats;
 mod grids;
 mod grouped;
 mod groups;
@@ -22,6 +23,7 @@ pub use activations::{
 };
 pub use block_types::{BlockFormat, GROUPS, SUPER_BLOCK};
 pub use blocks::ScaledFloats;
+pub use floats::{FLOAT_BLOCK, FLOAT_GROUP, FOUR_BIT_FLOATS, FloatCodes, FloatScales, Floats, NORMAL_FLOATS};
 pub use groups::{BlockSteps, Codes, Groups, Integers, Offered, Quantized, ScaleBytes, Scales};
 pub use mxfp4::{DOUBLED_FLOATS, LEAST_SCALE};
 pub use search::all_finite;
@@ -42,7 +44,8 @@ const LINE: usize = PANEL * 4;
 macro_rules! formats {
     (dense { $($(#[$dense_doc:meta])* $dense:ident = $dense_word:literal),* $(,)? }
      folders { $($(#[$own_doc:meta])* $own:ident = $own_word:literal in $own_file:ident),* $(,)? }
-     groups { $($(#[$doc:meta])* $variant:ident = $word:literal in $file:ident),* $(,)? }) => {
+     groups { $($(#[$doc:meta])* $variant:ident = $word:literal in $file:ident),* $(,)? }
+     floats { $($(#[$float_doc:meta])* $float:ident = $float_word:literal in $facts:ident),* $(,)? }) => {
         $(mod $file;)*
         $(mod $own_file;)*
 
@@ -53,16 +56,18 @@ macro_rules! formats {
                 $($(#[$dense_doc])* $dense = $dense_word,)*
                 $($(#[$doc])* $variant = $word,)*
                 $($(#[$own_doc])* $own = $own_word,)*
+                $($(#[$float_doc])* $float = $float_word,)*
             }
         }
 
         impl WeightFormat {
-            /// Returns the element type that the format stores without loss; `None` for formats with groups.
+            /// Returns the element type that the format stores without loss; `None` for formats with scales.
             pub fn element(self) -> Option<ElementType> {
                 match self {
                     $(Self::$dense => Some(ElementType::$dense),)*
                     $(Self::$variant => None,)*
                     $(Self::$own => None,)*
+                    $(Self::$float => None,)*
                 }
             }
 
@@ -72,6 +77,15 @@ macro_rules! formats {
                     $(Self::$dense => None,)*
                     $(Self::$variant => Some(&$file::FORMAT),)*
                     $(Self::$own => Some(&$own_file::FORMAT),)*
+                    $(Self::$float => None,)*
+                }
+            }
+
+            /// Returns the facts of a format whose codes are floats; `None` for the other formats.
+            pub fn floats(self) -> Option<&'static Floats> {
+                match self {
+                    $(Self::$float => Some(&floats::$facts),)*
+                    _ => None,
                 }
             }
         }
@@ -154,6 +168,20 @@ formats! {
         /// number. GGUF files contain weights in this format.
         Nvfp4 = "nvfp4" in nvfp4,
     }
+    floats {
+        /// Floats of eight bits (e4m3). Each block of 128 × 128 has a scale: 8.02 bits per number. Hugging Face
+        /// checkpoints contain weights in this format.
+        F8 = "f8" in F8,
+        /// Floats of eight bits (e4m3). Each row has a scale: 8 bits per number. Hugging Face checkpoints
+        /// contain weights in this format.
+        F8Rows = "f8_rows" in F8_ROWS,
+        /// Codes of four bits in groups of 64, with the numbers of QLoRA: 4.5 bits per number. Checkpoints of
+        /// bitsandbytes contain weights in this format.
+        Nf4 = "nf4" in NF4,
+        /// Codes of four bits in groups of 64, with floats as numbers: 4.5 bits per number. Checkpoints of
+        /// bitsandbytes contain weights in this format.
+        Fp4 = "fp4" in FP4,
+    }
 }
 
 crate::words! {
@@ -195,9 +223,15 @@ impl WeightFormat {
         }
     }
 
-    /// The values of a weight row that are quantized together; `None` without groups.
+    /// The values of a weight row that are quantized together; `None` without scales.
     pub fn together(self) -> Option<usize> {
-        self.groups().map(|groups| groups.block.numbers())
+        self.block().map(BlockFormat::numbers)
+    }
+
+    /// The block with the same codes and scales; `None` without scales.
+    pub fn block(self) -> Option<BlockFormat> {
+        let of_floats = || self.floats().map(|floats| floats.block);
+        self.groups().map(|groups| groups.block).or_else(of_floats)
     }
 
     /// The matrix columns in a chunk, whose scales a panel stores together.
@@ -218,9 +252,13 @@ impl WeightFormat {
     /// scales: each list of [`Groups::scales`] is a tensor `[blocks, count, 16]`. The lines of all groups
     /// follow. A line has the shape `[16, 4]`, and its bytes contain bits of several codes. With 4 bits, the
     /// low bits of a line belong to four columns, and the high bits to the next four columns. The lines of
-    /// upper planes come first in a group.
+    /// upper planes come first in a group. In formats of floats, the tensor contains bytes `[outputs / 16,
+    /// bytes]`: see [`Floats`].
     pub fn packed(self, outputs: usize, inputs: usize) -> TensorType {
         let panels = outputs.div_ceil(PANEL);
+        if let Some(floats) = self.floats() {
+            return TensorType::new(ElementType::I8, [panels, floats.panel_bytes(inputs)]);
+        }
         match self.element() {
             Some(ElementType::Bf16) => {
                 TensorType::new(ElementType::Bf16, [panels, inputs.div_ceil(2), PANEL, 2])

@@ -16,6 +16,9 @@ impl WeightFormat {
         assert_eq!(packed.len(), self.packed(PANEL, inputs).bytes(), "the bytes of a panel");
         packed.fill(0);
         match self.element() {
+            None if self.floats().is_some() => {
+                self.pack_floats(rows, inputs, packed, |_, _| None);
+            }
             None => {
                 self.pack_groups(rows, inputs, packed, |_, _| None);
             }
@@ -97,7 +100,10 @@ impl WeightFormat {
                         groups.unpack(row, chunk.split_at(self.scales()), numbers);
                     }
                 }
-                (None, None) => unreachable!("a format has elements or groups"),
+                (None, None) => {
+                    let Some(floats) = self.floats() else { unreachable!("a format without numbers") };
+                    floats.unpack(row, packed, inputs, numbers);
+                }
             }
         }
     }

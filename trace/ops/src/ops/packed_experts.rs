@@ -133,9 +133,9 @@ impl Operation for PackedExperts {
         let (x, packed) = (operands[0], operands[1]);
         let inputs = x.ty.shape[x.ty.rank() - 1];
         let weight = unpacked(self.format, packed, self.experts * self.outputs, inputs);
-        let x = match self.format.element() {
-            Some(_) => x.clone(),
-            None => rounded(x, self.activations),
+        let x = match self.format.groups() {
+            None => x.clone(),
+            Some(_) => rounded(x, self.activations),
         };
         let rows = ty.count() / self.outputs;
         // The number of result rows that are computed from the same row of x.

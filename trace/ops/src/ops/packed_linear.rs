@@ -77,9 +77,9 @@ impl Operation for PackedLinear {
         let (x, packed) = (operands[0], operands[1]);
         let inputs = x.ty.shape[x.ty.rank() - 1];
         let weight = unpacked(self.format, packed, self.outputs, inputs);
-        match self.format.element() {
-            Some(_) => product(x, &weight, None, ty),
-            None => product(&rounded(x, self.activations), &weight, None, ty),
+        match self.format.groups() {
+            None => product(x, &weight, None, ty),
+            Some(_) => product(&rounded(x, self.activations), &weight, None, ty),
         }
     }
 }
