@@ -59,7 +59,10 @@ pub use gguf::{BlockFormat, Gguf, GgufArray, GgufTensor, GgufValue, StoredNumber
 pub use gguf_part::GgufPart;
 pub use hub::HubFolder;
 pub use index::{PassedOver, ShardDifference};
-pub use joined::{Integers, IntegersLayout, JoinProblem, Joined, JoinedLayout, Packing, PartProblem};
+pub use joined::{
+    FloatScale, Floats, FloatsLayout, Integers, IntegersLayout, JoinProblem, Joined, JoinedLayout, Packing,
+    PartProblem,
+};
 pub use model_files::ModelFiles;
 pub use not_finite::{NotFinite, NumberPlace};
 pub use progress::{Progress, Watch};

@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use ops::format::{FloatScales, Offered, PANEL};
+use ops::format::{Offered, PANEL};
 use ops::{TensorType, WeightFormat};
 
 use crate::{Parameter, key_pattern};
@@ -78,8 +78,9 @@ impl Quantization {
                 let formats = sources.iter().copied().map(of).collect::<Option<Vec<_>>>()?;
                 let (first, others) = formats.split_first()?;
                 // Rows of two matrices have no scale in common.
-                let whole = |(_, ty): &(&str, &TensorType)| ty.shape.first().is_some_and(|n| n.is_multiple_of(PANEL));
-                let shares = first.floats().is_some_and(|floats| floats.scales == FloatScales::OfBlocks);
+                let whole =
+                    |(_, ty): &(&str, &TensorType)| ty.shape.first().is_some_and(|n| n.is_multiple_of(PANEL));
+                let shares = first.floats().is_some_and(|floats| floats.scales.are_shared());
                 if shares && !others.is_empty() && !sources.iter().all(whole) {
                     return None;
                 }

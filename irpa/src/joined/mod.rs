@@ -1,6 +1,7 @@
 //! Weights that several tensors of a file describe together, as in quantized Hugging Face folders. The other
 //! crates see one tensor, whose name ends in `.weight`, in quantized blocks.
 
+mod floats;
 mod integers;
 
 use std::collections::BTreeSet;
@@ -13,6 +14,7 @@ use safetensors::Dtype;
 
 use crate::{Checkpoint, CheckpointTensor, StoredNumbers, StoredOrder};
 
+pub use floats::{FloatScale, Floats, FloatsLayout};
 pub use integers::{Integers, IntegersLayout, Packing};
 
 /// The data of the further tensors, such as scales, in the order of [`NewTensor::parts`].
@@ -22,12 +24,14 @@ pub(crate) type Parts<'a> = [&'a [u8]; 4];
 /// the order of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Joined {
+    Floats(Floats),
     Integers(Integers),
 }
 
 /// How a folder stores the weights of some modules, from `quantization_config`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JoinedLayout {
+    Floats(FloatsLayout),
     Integers(IntegersLayout),
 }
 
@@ -35,6 +39,7 @@ impl Joined {
     /// The blocks that have the numbers without loss.
     pub fn blocks(self) -> BlockFormat {
         match self {
+            Self::Floats(floats) => floats.blocks(),
             Self::Integers(integers) => integers.blocks(),
         }
     }
@@ -42,6 +47,7 @@ impl Joined {
     /// As f32, row by row from the number `start` on.
     pub(crate) fn read(self, main: &[u8], parts: Parts<'_>, start: usize, out: &mut [f32]) {
         match self {
+            Self::Floats(floats) => floats.read(main, parts, start, out),
             Self::Integers(integers) => integers.read(main, parts, start, out),
         }
     }
@@ -55,6 +61,7 @@ impl Joined {
         count: usize,
     ) -> Option<Quantized> {
         match self {
+            Self::Floats(floats) => floats.quantized(main, parts, start, count),
             Self::Integers(integers) => integers.quantized(main, parts, start, count),
         }
     }
@@ -62,12 +69,14 @@ impl Joined {
     /// The row of the file's matrix that is this tensor's first row.
     pub(crate) fn first_row(self) -> usize {
         match self {
+            Self::Floats(floats) => floats.first,
             Self::Integers(integers) => integers.first,
         }
     }
 
     fn from_row(self, first: usize) -> Self {
         match self {
+            Self::Floats(floats) => Self::Floats(floats.from_row(first)),
             Self::Integers(integers) => Self::Integers(integers.from_row(first)),
         }
     }
@@ -77,6 +86,7 @@ impl JoinedLayout {
     /// `None` if the module has no quantized weight.
     fn join(&self, module: &Module<'_>) -> Result<Option<NewTensor>, JoinProblem> {
         match self {
+            Self::Floats(layout) => layout.join(module),
             Self::Integers(layout) => layout.join(module),
         }
     }

@@ -1,8 +1,9 @@
 //! The formats of the library compressed-tensors, which llm-compressor writes.
 
-use irpa::{IntegersLayout, JoinedLayout, Packing};
+use irpa::{FloatScale, FloatsLayout, IntegersLayout, JoinedLayout, Packing};
 use serde_json::Value;
 
+use super::fp8::block;
 use super::{Storage, Stored, Target, pattern_of};
 use crate::config::Keys;
 
@@ -35,7 +36,7 @@ pub(super) fn read(keys: &Keys) -> Storage {
 
 /// A group of modules, whose own format comes before the folder's.
 fn stored(keys: &Keys, name: &str, group: &Value, format: Option<&str>) -> Option<Stored> {
-    let Some(group) = keys.nested(name, group) else { return None };
+    let group = keys.nested(name, group)?;
     let own = group.optional_text("format");
     let targets = targets(&group);
     group.ignore(&["input_activations"]);
@@ -72,8 +73,10 @@ fn layout(weights: &Keys, format: Option<&str>) -> Option<JoinedLayout> {
     match format {
         Some("pack-quantized") => integers(weights, Packing::Rows),
         Some("int-quantized") => integers(weights, Packing::Bytes),
+        Some("float-quantized") => floats(weights),
         found => {
-            weights.refuse("format", found.unwrap_or("missing"), "pack-quantized or int-quantized");
+            let expected = "pack-quantized, int-quantized or float-quantized";
+            weights.refuse("format", found.unwrap_or("missing"), expected);
             None
         }
     }
@@ -100,4 +103,26 @@ fn integers(weights: &Keys, packing: Packing) -> Option<JoinedLayout> {
     };
     let zeros = !weights.flag("symmetric", true);
     Some(JoinedLayout::Integers(IntegersLayout { packing, bits: bits.clamp(2, 8), group, zeros }))
+}
+
+fn floats(weights: &Keys) -> Option<JoinedLayout> {
+    weights.one_of("type", &["float"]);
+    weights.always("dynamic", false);
+    weights.always("symmetric", true);
+    let bits = weights.count("num_bits");
+    if bits != 8 {
+        weights.refuse("num_bits", bits, "8");
+    }
+    weights.ignore(&["actorder", "block_structure", "group_size"]);
+    weights.one_of("strategy", &["block", "channel", "tensor"]);
+    let scale = match weights.optional_text("strategy").as_deref() {
+        Some("block") if weights.get("block_structure").is_none() => {
+            weights.refuse("block_structure", "missing", "two extents, such as [128, 128]");
+            return None;
+        }
+        Some("block") => block(weights, "block_structure")?,
+        Some("channel") => FloatScale::Row,
+        _ => FloatScale::Tensor,
+    };
+    Some(JoinedLayout::Floats(FloatsLayout::FloatQuantized(scale)))
 }

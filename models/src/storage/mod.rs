@@ -3,7 +3,9 @@
 //! every method, because [`Storage::joined`] gives each weight its usual name.
 
 mod awq;
+mod bitsandbytes;
 mod compressed_tensors;
+mod fp8;
 mod gptq;
 
 use fancy_regex::Regex;
@@ -15,8 +17,13 @@ use crate::config::Keys;
 type Read = fn(&Keys) -> Storage;
 
 /// By `quant_method`.
-pub(crate) const METHODS: &[(&str, Read)] =
-    &[("awq", awq::read), ("compressed-tensors", compressed_tensors::read), ("gptq", gptq::read)];
+pub(crate) const METHODS: &[(&str, Read)] = &[
+    ("awq", awq::read),
+    ("bitsandbytes", bitsandbytes::read),
+    ("compressed-tensors", compressed_tensors::read),
+    ("fp8", fp8::read),
+    ("gptq", gptq::read),
+];
 
 /// The layouts of a folder's quantized weights; none if the folder is not quantized.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

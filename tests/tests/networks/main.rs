@@ -34,3 +34,4 @@ mod support;
 mod token_exact;
 mod tuning;
 mod windows;
+mod wrong_folders;

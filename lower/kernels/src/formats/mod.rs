@@ -117,7 +117,9 @@ pub(crate) fn scales_of(format: WeightFormat) -> &'static dyn ReadScales {
         | WeightFormat::F8
         | WeightFormat::F8Rows
         | WeightFormat::Nf4
-        | WeightFormat::Fp4 => unreachable!("a format with groups"),
+        | WeightFormat::Fp4
+        | WeightFormat::Nf4Nested
+        | WeightFormat::Fp4Nested => unreachable!("a format with groups"),
     }
 }
 

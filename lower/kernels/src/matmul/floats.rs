@@ -1,10 +1,11 @@
 //! A matmul with weights whose codes are floats of a few bits: see [`Floats`].
 
-use ops::format::{FloatCodes, Floats, PANEL};
+use ops::format::{FloatCodes, Floats, NESTED, PANEL};
 
 use super::scaled::fields;
 use super::{Dense, LINE, Matmul, Panel, Rows, SUMS, ask};
 use crate::code::{Code, Element, Type, Value};
+use crate::formats::Line;
 use crate::rows::E4M3_UNIT;
 
 /// The number of lines of a panel that one iteration of the loop reads.
@@ -55,8 +56,18 @@ impl Matmul<'_> {
             self.float_lines(floats, x, weights, (line, LINES * of_line), sums)
         });
         let own = self.float_lines(floats, x, weights, (first + rounds, columns - rounds * of_line), &own);
-        let scales: Vec<Value<'k>> =
-            weights.iter().map(|&panel| scales_of_block(floats, panel, block)).collect();
+        let scales = weights.iter().map(|&panel| match x.0.nested {
+            None => scales_of_block(floats, panel, block),
+            Some(map) => {
+                for row in 0..PANEL {
+                    let line = Line { weight: panel.weight, base: panel.at, lane: code.index(row) };
+                    let scale = line.nested_scale(floats, map, (self.inputs, block));
+                    map.store(code.index(NESTED + row), scale);
+                }
+                map.load(code.index(NESTED), SUMS)
+            }
+        });
+        let scales: Vec<Value<'k>> = scales.collect();
         let of_panel = sums.len() / weights.len();
         let all = sums.iter().zip(own).enumerate();
         all.map(|(i, (&sum, own))| own.multiply_add(scales[i / of_panel], sum)).collect()
@@ -96,11 +107,7 @@ impl Matmul<'_> {
 
     /// Returns a function that computes a column of a line, in units of the scale that
     /// [`scales_of_block`] returns.
-    fn float_line<'k>(
-        &self,
-        floats: &Floats,
-        line: Value<'k>,
-    ) -> Box<dyn Fn(usize) -> Value<'k> + 'k> {
+    fn float_line<'k>(&self, floats: &Floats, line: Value<'k>) -> Box<dyn Fn(usize) -> Value<'k> + 'k> {
         match floats.codes {
             FloatCodes::E4m3 => Box::new(move |column| {
                 let codes = line.slice(column * PANEL..(column + 1) * PANEL);

@@ -21,6 +21,7 @@ use crate::kernel::{self, Kernel};
 use crate::norm::Norm;
 use crate::packing::Packing;
 use crate::quantized::{self, Form, Row};
+use crate::rows::nested_floats;
 use crate::tilings::{Tilings, count};
 
 /// A matmul of `rows` activation rows of `inputs` numbers with a weight of `outputs` rows.
@@ -142,6 +143,8 @@ struct Dense<'k> {
     element: Element,
     inputs: usize,
     tiled: bool,
+    /// For formats of floats whose scales have scales: see [`nested_floats`].
+    nested: Option<Buffer<'k>>,
 }
 
 impl<'k> Dense<'k> {
@@ -439,7 +442,9 @@ impl Matmul<'_> {
             None => x,
         };
         if self.format.groups().is_none() {
-            return X::Dense(Dense { buffer: x, element, inputs: self.inputs, tiled: self.is_tiled() });
+            let nested = self.format.floats().and_then(|floats| nested_floats(code, floats));
+            let (inputs, tiled) = (self.inputs, self.is_tiled());
+            return X::Dense(Dense { buffer: x, element, inputs, tiled, nested });
         }
         let rows = code.scratch(Element::I8, form.bytes());
         Row::new(rows, start, form).fill(code, x, start);

@@ -89,6 +89,10 @@ blocks! {
         Nf4 = "NF4" [FLOAT_GROUP, 4 + 32],
         /// A block contains a scale and 64 codes of four bits, two per byte from the lower bits on.
         Fp4 = "FP4" [FLOAT_GROUP, 4 + 32],
+        /// A block contains a scale in units of another scale, and 64 codes of four bits.
+        Nf4Nested = "NF4 with scales of 8 bits" [FLOAT_GROUP, 4 + 4 + 1 + 1 + 32],
+        /// A block contains a scale in units of another scale, and 64 codes of four bits.
+        Fp4Nested = "FP4 with scales of 8 bits" [FLOAT_GROUP, 4 + 4 + 1 + 1 + 32],
     }
     /// A block contains a scale and 32 signed four-bit integers. The file stores each four-bit
     /// integer increased by 8.

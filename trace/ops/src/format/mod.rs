@@ -23,7 +23,10 @@ pub use activations::{
 };
 pub use block_types::{BlockFormat, GROUPS, SUPER_BLOCK};
 pub use blocks::ScaledFloats;
-pub use floats::{FLOAT_BLOCK, FLOAT_GROUP, FOUR_BIT_FLOATS, FloatCodes, FloatScales, Floats, NORMAL_FLOATS};
+pub use floats::{
+    FLOAT_BLOCK, FLOAT_GROUP, FOUR_BIT_FLOATS, FloatCodes, FloatScales, Floats, NESTED, NESTED_FLOATS,
+    NESTED_START, NORMAL_FLOATS, NestedScale,
+};
 pub use groups::{BlockSteps, Codes, Groups, Integers, Offered, Quantized, ScaleBytes, Scales};
 pub use mxfp4::{DOUBLED_FLOATS, LEAST_SCALE};
 pub use search::all_finite;
@@ -181,6 +184,12 @@ formats! {
         /// Codes of four bits in groups of 64, with floats as numbers: 4.5 bits per number. Checkpoints of
         /// bitsandbytes contain weights in this format.
         Fp4 = "fp4" in FP4,
+        /// The codes of nf4, and scales of eight bits in units of a scale for each 256 groups: 4.13 bits per
+        /// number. Checkpoints of bitsandbytes contain weights in this format.
+        Nf4Nested = "nf4_nested" in NF4_NESTED,
+        /// The codes of fp4, with scales as in nf4_nested: 4.13 bits per number. Checkpoints of bitsandbytes
+        /// contain weights in this format.
+        Fp4Nested = "fp4_nested" in FP4_NESTED,
     }
 }
 

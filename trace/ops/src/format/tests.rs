@@ -64,6 +64,7 @@ fn panels_come_back_within_half_a_unit_of_their_groups() {
                         WeightFormat::F8 | WeightFormat::F8Rows => 1.0 / 16.0,
                         // The largest numbers are 0.3 and 0.34 apart.
                         WeightFormat::Nf4 | WeightFormat::Fp4 => 0.18,
+                        WeightFormat::Nf4Nested | WeightFormat::Fp4Nested => 0.19,
                     };
                     for (x, y) in expected.iter().zip(found) {
                         assert!(
