@@ -87,8 +87,7 @@ impl fmt::Display for FromBlocks {
             (Some(format), _) => write!(f, "{} as {}", self.from, format.word())?,
             (None, element) => write!(f, "{} as {element}", self.from)?,
         }
-        let loss = self.to.0.and_then(WeightFormat::groups).map_or("rounded", |groups| groups.loss);
-        write!(f, ", {}", if self.is_exact() { "exactly" } else { loss })
+        f.write_str(if self.is_exact() { ", exactly" } else { ", rounded" })
     }
 }
 

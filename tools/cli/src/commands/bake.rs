@@ -69,7 +69,8 @@ impl Arguments {
         let baked = baked.map_err(|refused| refused.declared_in(&traced.trace))?;
         bar.finish_and_clear();
         report_baked(&baked);
-        for (format, stored) in footprint.mixture() {
+        let reported = |format| baked.blocks.keys().any(|blocks| blocks.to.0 == Some(format));
+        for (format, stored) in footprint.mixture().into_iter().filter(|(format, _)| !reported(*format)) {
             say!("{}: {}", format.word(), patterns(stored));
         }
         if *print_commands {

@@ -46,8 +46,6 @@ pub struct Groups {
     pub refit: Option<Refit>,
     /// The numbers that the format keeps of a group of another block.
     pub keep: fn(&Group) -> Option<Vec<u8>>,
-    /// How the report of a load describes rounded numbers.
-    pub loss: &'static str,
     /// How you choose the format for a network; `None` if only checkpoints do.
     pub choice: Option<Offered>,
 }

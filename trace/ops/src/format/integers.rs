@@ -43,7 +43,6 @@ pub(super) const fn symmetric<const BITS: usize, const SPAN: usize>(
         round: |units| nearest(units, f32::from(1u8 << (BITS - 1)), BITS),
         refit: None,
         keep: |_| None,
-        loss: "rounded",
         choice: None,
     }
 }

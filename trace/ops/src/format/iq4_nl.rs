@@ -20,7 +20,6 @@ pub(super) const FORMAT: Groups = Groups {
     },
     round: |units| nearest(&TABLE, units),
     keep: |_| None,
-    loss: "each number off by at most 13 % of its group's largest",
     choice: None,
     read: |block, codes| codes[..32].copy_from_slice(&nibbles(&block[2..])),
     write: |codes, block| block[2..].iter_mut().zip(paired(codes)).for_each(|(byte, pair)| *byte = pair),

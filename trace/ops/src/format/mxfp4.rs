@@ -31,7 +31,6 @@ pub(super) const FORMAT: Groups = Groups {
     round: nearest,
     refit: None,
     keep: |_| None,
-    loss: "rounded",
     choice: Some(Offered::Mixed),
 };
 

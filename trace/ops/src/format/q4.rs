@@ -27,7 +27,6 @@ pub(super) const FORMAT: Groups = Groups {
     round: |units| (units.round().clamp(-8.0, 7.0) + 8.0) as u8,
     refit: None,
     keep: |group| group.integers.iter().all(|x| (-8..8).contains(x)).then(|| bytes(group)),
-    loss: "each number off by at most 13 % of its group's largest",
     choice: Some(Offered::Mixed),
 };
 

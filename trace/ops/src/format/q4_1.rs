@@ -18,7 +18,6 @@ pub(super) const FORMAT: Groups = Groups {
     quantize: |numbers, _| nearest(&FORMAT, numbers),
     round: |units| units.round().clamp(0.0, 15.0) as u8,
     keep: |_| None,
-    loss: "each number off by at most 3.4 % of the range of its group",
     choice: None,
     ..q4::FORMAT
 };

@@ -40,7 +40,6 @@ pub(super) const FORMAT: Groups = Groups {
         block.copy_from_slice(&all.bytes(BlockFormat::Q4K));
     }),
     keep: |_| None,
-    loss: "rounded",
     choice: Some(Offered::Mixed),
 };
 

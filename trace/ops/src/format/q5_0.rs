@@ -15,7 +15,6 @@ pub(super) const FORMAT: Groups = Groups {
     quantize: |numbers, _| nearest(numbers),
     round: |units| (units.round().clamp(RANGE[0], RANGE[1]) - RANGE[0]) as u8,
     keep: |_| None,
-    loss: "each number off by at most 6.3 % of its group's largest",
     choice: None,
     ..q4::FORMAT
 };

@@ -10,6 +10,5 @@ pub(super) const FORMAT: Groups = Groups {
     write: |codes, block| put_fifth_bits(codes, &mut block[4..]),
     quantize: |numbers, _| q4_1::nearest(&FORMAT, numbers),
     round: |units| units.round().clamp(0.0, 31.0) as u8,
-    loss: "each number off by at most 1.7 % of the range of its group",
     ..q4_1::FORMAT
 };

@@ -44,7 +44,6 @@ pub(super) const FORMAT: Groups = Groups {
     round: |units| (units.round().clamp(-f32::from(LEAST), f32::from(LEAST) - 1.0) + f32::from(LEAST)) as u8,
     refit: None,
     keep: |_| None,
-    loss: "rounded",
     choice: None,
 };
 

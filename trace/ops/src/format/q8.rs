@@ -30,7 +30,6 @@ pub(super) const FORMAT: Groups = Groups {
     round: |units| (units.round().clamp(-127.0, 127.0) as i8 as u8).wrapping_add(128),
     refit: None,
     keep: |group| Some(bytes(group)),
-    loss: "each number off by at most 0.8 % of its group's largest",
     choice: Some(Offered::All),
 };
 
