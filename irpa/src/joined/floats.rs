@@ -2,8 +2,8 @@
 
 use half::{bf16, f16};
 use ops::format::{
-    BlockFormat, FLOAT_BLOCK, FLOAT_GROUP, FloatCodes, FloatScales, NESTED, NESTED_FLOATS, NestedScale,
-    Quantized,
+    BlockFormat, FLOAT_BLOCK, FLOAT_GROUP, FloatCodes, FloatScales, Floats, NESTED, NESTED_FLOATS,
+    NestedScale, Quantized,
 };
 use ops::{ElementType, WeightFormat};
 use safetensors::Dtype;
@@ -36,7 +36,7 @@ pub enum FloatScale {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Floats {
+pub struct JoinedFloats {
     format: WeightFormat,
     /// Rows and columns of the file's matrix.
     outputs: usize,
@@ -143,7 +143,7 @@ fn eight_bits(
             return Err(module.problem(main, PartProblem::Layout { found, expected, help: OTHER }));
         }
     };
-    let joined = Joined::Floats(Floats { format, outputs, inputs, first: 0, scales });
+    let joined = Joined::Floats(JoinedFloats { format, outputs, inputs, first: 0, scales });
     // Scales of activations, which Tracewright does not round to 8 bits.
     let unused = vec![".activation_scale", ".input_scale"];
     let (shape, parts) = (vec![outputs, inputs], vec![end]);
@@ -214,7 +214,7 @@ fn four_bits(module: &Module<'_>, main: &CheckpointTensor) -> Result<Option<NewT
         }
         _ => {}
     }
-    let joined = Joined::Floats(Floats { format: own, outputs, inputs, first: 0, scales });
+    let joined = Joined::Floats(JoinedFloats { format: own, outputs, inputs, first: 0, scales });
     let unused = vec![state_end, ".weight.quant_map"];
     Ok(Some(NewTensor { joined, shape: vec![outputs, inputs], main: ".weight", parts, unused }))
 }
@@ -238,7 +238,7 @@ fn check_table(
     Ok(())
 }
 
-impl Floats {
+impl JoinedFloats {
     pub(super) fn blocks(self) -> BlockFormat {
         self.facts().block
     }
@@ -247,7 +247,7 @@ impl Floats {
         Self { first, ..self }
     }
 
-    fn facts(self) -> &'static ops::format::Floats {
+    fn facts(self) -> &'static Floats {
         self.format.floats().unwrap_or_else(|| unreachable!("{} has no floats", self.format.word()))
     }
 

@@ -14,7 +14,7 @@ use safetensors::Dtype;
 
 use crate::{Checkpoint, CheckpointTensor, StoredNumbers, StoredOrder};
 
-pub use floats::{FloatScale, Floats, FloatsLayout};
+pub use floats::{FloatScale, FloatsLayout, JoinedFloats};
 pub use integers::{Integers, IntegersLayout, Packing};
 
 /// The data of the further tensors, such as scales, in the order of [`NewTensor::parts`].
@@ -24,7 +24,7 @@ pub(crate) type Parts<'a> = [&'a [u8]; 4];
 /// the order of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Joined {
-    Floats(Floats),
+    Floats(JoinedFloats),
     Integers(Integers),
 }
 

@@ -4,13 +4,16 @@ use std::fmt;
 
 use half::f16;
 
-use super::{FLOAT_GROUP, GROUP};
+use super::GROUP;
 
 /// The number of groups whose scales and minima are multiples of the same two steps.
 pub const GROUPS: usize = 8;
 
 /// The number of values of a weight row whose groups use the same steps.
 pub const SUPER_BLOCK: usize = GROUPS * GROUP;
+
+/// The numbers of a row that share a scale in the 4-bit formats of bitsandbytes.
+pub const FLOAT_GROUP: usize = 64;
 
 /// The number of values per block in formats such as Q4_K, whose names end with K.
 const LONG: usize = SUPER_BLOCK;

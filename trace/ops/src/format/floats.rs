@@ -2,13 +2,10 @@
 //! Floating Point Specification", 2023, §5.2), and the tables of bitsandbytes. Kernels multiply these floats
 //! with activations that are not rounded.
 
-use super::{BlockFormat, PANEL, Quantized, WeightFormat, all_finite};
+use super::{BlockFormat, FLOAT_GROUP, PANEL, Quantized, WeightFormat, all_finite};
 
 /// The rows and the columns of a matrix that share a scale in [`FloatScales::OfBlocks`].
 pub const FLOAT_BLOCK: usize = 128;
-
-/// The columns of a row that share a scale in [`FloatScales::OfGroups`].
-pub const FLOAT_GROUP: usize = 64;
 
 /// The facts of a format of floats. A number is the value of its code, multiplied by a scale in f32.
 ///
@@ -38,9 +35,9 @@ pub enum FloatScales {
     OfBlocks,
     /// Each 64 columns of a row have a scale: `[inputs / 64, 16]`.
     OfGroups,
-    /// As above, and the scales are numbers of [`NESTED_FLOATS`] in units of a scale for each 256 of them, in
-    /// row order, plus an offset: the offset, the place of the panel's first scale among the 256 (i32), the scales
-    /// of scales, and bytes `[inputs / 64, 16]`.
+    /// As above, but a scale is a number of [`NESTED_FLOATS`] times a scale of scales, plus an offset. In row order,
+    /// 256 scales share a scale. A panel begins with the offset, and with the place of its first scale among the
+    /// 256 (i32). The scales of scales follow, and bytes `[inputs / 64, 16]`.
     Nested,
 }
 
@@ -251,8 +248,8 @@ impl Floats {
 }
 
 impl WeightFormat {
-    /// Packs at most 16 rows into a panel, as [`pack_groups`](Self::pack_groups) does. Where `known` has no
-    /// block, the function rounds. Returns whether all numbers are finite, and numbers with one scale in the
+    /// Packs at most 16 rows into a panel, as [`pack_groups`](Self::pack_groups) does. The function rounds blocks
+    /// for which `known` returns `None`. Returns whether all numbers are finite, and numbers with one scale in the
     /// panel also have one scale in the blocks.
     ///
     /// # Panics

@@ -21,11 +21,11 @@ use crate::{ElementType, TensorType};
 pub use activations::{
     ActivationBits, IGNORED_BITS, LARGEST_ACTIVATION, OUTLIER, RESIDUAL_STEPS, in_integers, outlier_limit,
 };
-pub use block_types::{BlockFormat, GROUPS, SUPER_BLOCK};
+pub use block_types::{BlockFormat, FLOAT_GROUP, GROUPS, SUPER_BLOCK};
 pub use blocks::ScaledFloats;
 pub use floats::{
-    FLOAT_BLOCK, FLOAT_GROUP, FOUR_BIT_FLOATS, FloatCodes, FloatScales, Floats, NESTED, NESTED_FLOATS,
-    NESTED_START, NORMAL_FLOATS, NestedScale,
+    FLOAT_BLOCK, FOUR_BIT_FLOATS, FloatCodes, FloatScales, Floats, NESTED, NESTED_FLOATS, NESTED_START,
+    NORMAL_FLOATS, NestedScale,
 };
 pub use groups::{BlockSteps, Codes, Groups, Integers, Offered, Quantized, ScaleBytes, Scales};
 pub use mxfp4::{DOUBLED_FLOATS, LEAST_SCALE};
