@@ -60,8 +60,8 @@ pub use gguf_part::GgufPart;
 pub use hub::HubFolder;
 pub use index::{PassedOver, ShardDifference};
 pub use joined::{
-    FloatScale, FloatsLayout, Integers, IntegersLayout, JoinProblem, Joined, JoinedFloats, JoinedLayout,
-    Packing, PartProblem,
+    CodeOrder, FloatScale, FloatsLayout, IntegersLayout, JoinProblem, Joined, JoinedFloats, JoinedIntegers,
+    JoinedLayout, PartProblem,
 };
 pub use model_files::ModelFiles;
 pub use not_finite::{NotFinite, NumberPlace};

@@ -92,7 +92,7 @@ pub enum ConfigError {
     },
     /// The weights are quantized by a method that Tracewright does not support.
     #[error(
-        "`{}`: the checkpoint is quantized (`{key}`, method `{method}`), expected one of {expected:?}; use a GGUF file or the unquantized checkpoint of the model, or create such a checkpoint with `model.dequantize()` and `save_pretrained` of the library transformers",
+        "`{}`: the checkpoint is quantized (`{key}`, method `{method}`), expected one of {expected:?}; use a GGUF file or the unquantized checkpoint of the model, or save one with `model.dequantize()` of transformers",
         .path.display()
     )]
     Quantized {

@@ -114,11 +114,11 @@ impl Opened {
         let Some(checkpoint) = checkpoint else {
             return Ok(Self { naming: config.naming().with_storage(storage), ..config.into() });
         };
-        let problems = storage.joined(checkpoint.clone()).1;
+        let (joined, problems) = storage.joined(checkpoint.clone());
         if !problems.is_empty() {
             return Err(ArchiveError::Joined { path: checkpoint.path().into(), problems }.into());
         }
-        let named = config.naming().with_storage(storage.clone()).apply(checkpoint.clone());
+        let named = config.naming().apply(joined);
         let untied_head = config.tied().and_then(|embedding| head::own_head(&named, embedding));
         if untied_head.is_some() {
             config.untie();

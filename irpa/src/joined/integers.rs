@@ -12,7 +12,7 @@ use crate::{CheckpointTensor, StoredNumbers};
 /// How a folder stores integers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IntegersLayout {
-    pub packing: Packing,
+    pub packing: CodeOrder,
     pub bits: usize,
     /// The numbers of a row that share a scale; `None` for the whole row.
     pub group: Option<usize>,
@@ -22,7 +22,7 @@ pub struct IntegersLayout {
 
 /// The order of the codes and scales. Words have 32 bits, and their bits form a stream from the lowest bit on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Packing {
+pub enum CodeOrder {
     /// AutoAWQ's `gemm`: a word of `qweight` `[inputs, outputs / 8]` has eight outputs, in the order of
     /// `AWQ_ORDER`. `qzeros` is `[groups, outputs / 8]`, and `scales` `[groups, outputs]`.
     Awq,
@@ -44,8 +44,8 @@ pub enum Packing {
 const AWQ_ORDER: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Integers {
-    packing: Packing,
+pub struct JoinedIntegers {
+    packing: CodeOrder,
     bits: usize,
     /// The numbers of a row that share a scale.
     group: usize,
@@ -75,12 +75,12 @@ const OTHER: &str = "use another quantized file of the model, such as a GGUF fil
 impl IntegersLayout {
     pub(super) fn join(&self, module: &Module<'_>) -> Result<Option<NewTensor>, JoinProblem> {
         let (main_end, scale_end) = match self.packing {
-            Packing::Awq | Packing::Gptq { .. } => (".qweight", ".scales"),
-            Packing::Rows => (".weight_packed", ".weight_scale"),
-            Packing::Bytes => (".weight", ".weight_scale"),
+            CodeOrder::Awq | CodeOrder::Gptq { .. } => (".qweight", ".scales"),
+            CodeOrder::Rows => (".weight_packed", ".weight_scale"),
+            CodeOrder::Bytes => (".weight", ".weight_scale"),
         };
         let Some(main) = module.get(main_end) else { return Ok(None) };
-        if self.packing != Packing::Bytes {
+        if self.packing != CodeOrder::Bytes {
             module.dtype(main, I32)?;
         } else if main.stored != StoredNumbers::Each(Dtype::I8) {
             return Ok(None);
@@ -90,27 +90,38 @@ impl IntegersLayout {
         let group = self.group.unwrap_or(inputs).min(inputs);
         let groups = inputs.div_ceil(group);
         let one =
-            self.packing == Packing::Bytes && module.get(scale_end).is_some_and(|scale| scale.shape == [1]);
+            self.packing == CodeOrder::Bytes && module.get(scale_end).is_some_and(|scale| scale.shape == [1]);
         let scale_shape = match self.packing {
             _ if one => vec![1],
-            Packing::Rows | Packing::Bytes => vec![outputs, groups],
-            Packing::Awq | Packing::Gptq { .. } => vec![groups, outputs],
+            CodeOrder::Rows | CodeOrder::Bytes => vec![outputs, groups],
+            CodeOrder::Awq | CodeOrder::Gptq { .. } => vec![groups, outputs],
         };
         let scales = module.part(main, scale_end, SCALES, &scale_shape)?;
         let scale = scales.element().unwrap_or(ElementType::F32);
         let (packing, bits, blocks) = (self.packing, self.bits, BlockFormat::Q8_0);
         let (zeros, shifted) = (self.zeros, false);
-        let mut integers =
-            Integers { packing, bits, group, outputs, inputs, first: 0, scale, one, zeros, shifted, blocks };
+        let mut integers = JoinedIntegers {
+            packing,
+            bits,
+            group,
+            outputs,
+            inputs,
+            first: 0,
+            scale,
+            one,
+            zeros,
+            shifted,
+            blocks,
+        };
         if let Some((index, found)) = integers.inexact(module.data(scales)) {
             let (found, expected) = (found.to_string(), "a number that f16 keeps".to_owned());
             return Err(module.problem(scales, PartProblem::Value { found, index, expected, help: OTHER }));
         }
         if self.zeros {
             let (end, shape, dtype) = match self.packing {
-                Packing::Awq | Packing::Gptq { .. } => (".qzeros", [groups, words(outputs, bits)], I32),
-                Packing::Rows => (".weight_zero_point", [words(outputs, bits), groups], I32),
-                Packing::Bytes => (".weight_zero_point", [outputs, groups], I8),
+                CodeOrder::Awq | CodeOrder::Gptq { .. } => (".qzeros", [groups, words(outputs, bits)], I32),
+                CodeOrder::Rows => (".weight_zero_point", [words(outputs, bits), groups], I32),
+                CodeOrder::Bytes => (".weight_zero_point", [outputs, groups], I8),
             };
             let zeros = module.data(module.part(main, end, dtype, &shape)?);
             // GPTQ also stores the zero points of a symmetric range.
@@ -143,7 +154,8 @@ impl IntegersLayout {
     /// The blocks with the fewest bytes that hold the integers and scales.
     fn blocks(&self, group: usize, inputs: usize, zeros: bool) -> Option<BlockFormat> {
         let fits = |block: &&BlockFormat| group == inputs || group.is_multiple_of(block.numbers());
-        BlockFormat::of_integers(self.bits, zeros).iter().find(fits).copied()
+        let bytes = |block: &&BlockFormat| inputs.div_ceil(block.numbers()) * block.bytes();
+        BlockFormat::of_integers(self.bits, zeros).iter().filter(fits).min_by_key(bytes).copied()
     }
 
     /// Outputs and inputs.
@@ -161,9 +173,9 @@ impl IntegersLayout {
             return other(vec![1, 1]);
         };
         match self.packing {
-            Packing::Bytes => Ok([rows, columns]),
-            Packing::Awq => Ok([columns * 8, rows]),
-            Packing::Gptq { .. } => {
+            CodeOrder::Bytes => Ok([rows, columns]),
+            CodeOrder::Awq => Ok([columns * 8, rows]),
+            CodeOrder::Gptq { .. } => {
                 let inputs = rows * 32 / self.bits;
                 let whole = rows * 32 % self.bits == 0;
                 if whole {
@@ -172,7 +184,7 @@ impl IntegersLayout {
                     other(vec![rows.next_multiple_of(self.bits), columns])
                 }
             }
-            Packing::Rows => {
+            CodeOrder::Rows => {
                 let shape = module.part(main, SHAPE, &[Dtype::I64, Dtype::I32], &[2])?;
                 unused.push(SHAPE);
                 let data = module.data(shape);
@@ -232,7 +244,7 @@ fn check_order(
     Err(module.problem(index, PartProblem::Value { found, index: input, expected, help }))
 }
 
-impl Integers {
+impl JoinedIntegers {
     pub(super) fn blocks(self) -> BlockFormat {
         self.blocks
     }
@@ -265,12 +277,12 @@ impl Integers {
 
     fn code(self, main: &[u8], row: usize, column: usize) -> u8 {
         match self.packing {
-            Packing::Awq => bits(main, column * (self.outputs / 8) + row / 8, 0, 4 * AWQ_ORDER[row % 8], 4),
-            Packing::Gptq { .. } => bits(main, row, self.outputs, column * self.bits, self.bits),
-            Packing::Rows => {
+            CodeOrder::Awq => bits(main, column * (self.outputs / 8) + row / 8, 0, 4 * AWQ_ORDER[row % 8], 4),
+            CodeOrder::Gptq { .. } => bits(main, row, self.outputs, column * self.bits, self.bits),
+            CodeOrder::Rows => {
                 bits(main, row * words(self.inputs, self.bits), 1, column * self.bits, self.bits)
             }
-            Packing::Bytes => main[row * self.inputs + column].wrapping_add(self.half()),
+            CodeOrder::Bytes => main[row * self.inputs + column].wrapping_add(self.half()),
         }
     }
 
@@ -284,14 +296,14 @@ impl Integers {
             return self.half();
         }
         match self.packing {
-            Packing::Awq => bits(zeros, group * (self.outputs / 8) + row / 8, 0, 4 * AWQ_ORDER[row % 8], 4),
-            Packing::Gptq { one_less } => {
+            CodeOrder::Awq => bits(zeros, group * (self.outputs / 8) + row / 8, 0, 4 * AWQ_ORDER[row % 8], 4),
+            CodeOrder::Gptq { one_less } => {
                 let zero = bits(zeros, group * words(self.outputs, self.bits), 1, row * self.bits, self.bits);
                 // The sum keeps its bits, as in the kernels of AutoGPTQ and GPTQModel.
                 zero.wrapping_add(u8::from(one_less)) & u8::MAX >> (8 - self.bits)
             }
-            Packing::Rows => bits(zeros, group, self.groups(), row * self.bits, self.bits),
-            Packing::Bytes => zeros[row * self.groups() + group].wrapping_add(self.half()),
+            CodeOrder::Rows => bits(zeros, group, self.groups(), row * self.bits, self.bits),
+            CodeOrder::Bytes => zeros[row * self.groups() + group].wrapping_add(self.half()),
         }
     }
 
@@ -299,9 +311,9 @@ impl Integers {
         self.number(
             scales,
             match self.packing {
-                Packing::Awq | Packing::Gptq { .. } => group * self.outputs + row,
-                Packing::Rows | Packing::Bytes if self.one => 0,
-                Packing::Rows | Packing::Bytes => row * self.groups() + group,
+                CodeOrder::Awq | CodeOrder::Gptq { .. } => group * self.outputs + row,
+                CodeOrder::Rows | CodeOrder::Bytes if self.one => 0,
+                CodeOrder::Rows | CodeOrder::Bytes => row * self.groups() + group,
             },
         )
     }

@@ -15,7 +15,7 @@ use safetensors::Dtype;
 use crate::{Checkpoint, CheckpointTensor, StoredNumbers, StoredOrder};
 
 pub use floats::{FloatScale, FloatsLayout, JoinedFloats};
-pub use integers::{Integers, IntegersLayout, Packing};
+pub use integers::{CodeOrder, IntegersLayout, JoinedIntegers};
 
 /// The data of the further tensors, such as scales, in the order of [`NewTensor::parts`].
 pub(crate) type Parts<'a> = [&'a [u8]; 4];
@@ -25,7 +25,7 @@ pub(crate) type Parts<'a> = [&'a [u8]; 4];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Joined {
     Floats(JoinedFloats),
-    Integers(Integers),
+    Integers(JoinedIntegers),
 }
 
 /// How a folder stores the weights of some modules, from `quantization_config`.

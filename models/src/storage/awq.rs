@@ -1,6 +1,6 @@
 //! AWQ (Lin et al., "AWQ: Activation-aware Weight Quantization", 2023), in the layout `gemm` of AutoAWQ.
 
-use irpa::{IntegersLayout, JoinedLayout, Packing};
+use irpa::{CodeOrder, IntegersLayout, JoinedLayout};
 
 use super::{Storage, group_size};
 use crate::config::Keys;
@@ -45,7 +45,7 @@ pub(super) fn read(keys: &Keys) -> Storage {
     }
     let group = group_size(keys, 128);
     Storage::all(JoinedLayout::Integers(IntegersLayout {
-        packing: Packing::Awq,
+        packing: CodeOrder::Awq,
         bits: 4,
         group,
         zeros: true,

@@ -1,10 +1,10 @@
 //! The formats of the library compressed-tensors, which llm-compressor writes.
 
-use irpa::{FloatScale, FloatsLayout, IntegersLayout, JoinedLayout, Packing};
+use irpa::{CodeOrder, FloatScale, FloatsLayout, IntegersLayout, JoinedLayout};
 use serde_json::Value;
 
 use super::fp8::block;
-use super::{Storage, Stored, Target, pattern_of};
+use super::{QuantizedModules, Storage, Stored, pattern_of};
 use crate::config::Keys;
 
 /// Keys that do not change the numbers. The tensors show which modules are quantized.
@@ -54,16 +54,16 @@ fn stored(keys: &Keys, name: &str, group: &Value, format: Option<&str>) -> Optio
 }
 
 /// `Linear` is the class of all quantized modules.
-fn targets(group: &Keys) -> Vec<Target> {
+fn targets(group: &Keys) -> Vec<QuantizedModules> {
     let names = group.get("targets").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let target = |name: &str| match name.strip_prefix("re:") {
-        _ if name == "Linear" => Target::All,
-        None => Target::Named(name.to_owned()),
+        _ if name == "Linear" => QuantizedModules::All,
+        None => QuantizedModules::Named(name.to_owned()),
         Some(pattern) => {
             if pattern_of(pattern).is_none() {
                 group.refuse("targets", pattern, "a regular expression");
             }
-            Target::Pattern(pattern.to_owned())
+            QuantizedModules::Pattern(pattern.to_owned())
         }
     };
     names.iter().filter_map(Value::as_str).map(target).collect()
@@ -71,8 +71,8 @@ fn targets(group: &Keys) -> Vec<Target> {
 
 fn layout(weights: &Keys, format: Option<&str>) -> Option<JoinedLayout> {
     match format {
-        Some("pack-quantized") => integers(weights, Packing::Rows),
-        Some("int-quantized") => integers(weights, Packing::Bytes),
+        Some("pack-quantized") => integers(weights, CodeOrder::Rows),
+        Some("int-quantized") => integers(weights, CodeOrder::Bytes),
         Some("float-quantized") => floats(weights),
         found => {
             let expected = "pack-quantized, int-quantized or float-quantized";
@@ -82,7 +82,7 @@ fn layout(weights: &Keys, format: Option<&str>) -> Option<JoinedLayout> {
     }
 }
 
-fn integers(weights: &Keys, packing: Packing) -> Option<JoinedLayout> {
+fn integers(weights: &Keys, packing: CodeOrder) -> Option<JoinedLayout> {
     weights.one_of("type", &["int"]);
     weights.always("dynamic", false);
     let bits = weights.count("num_bits");
@@ -91,7 +91,7 @@ fn integers(weights: &Keys, packing: Packing) -> Option<JoinedLayout> {
     }
     let strategy = weights.optional_text("strategy");
     let strategies =
-        if packing == Packing::Bytes { &["tensor", "channel", "group"][..] } else { &["channel", "group"] };
+        if packing == CodeOrder::Bytes { &["tensor", "channel", "group"][..] } else { &["channel", "group"] };
     weights.one_of("strategy", strategies);
     weights.ignore(&["block_structure", "actorder"]);
     let group = match strategy.as_deref() {

@@ -1,6 +1,6 @@
 //! GPTQ (Frantar et al., "GPTQ: Accurate Post-Training Quantization", 2022), as AutoGPTQ and GPTQModel write it.
 
-use irpa::{IntegersLayout, JoinedLayout, Packing};
+use irpa::{CodeOrder, IntegersLayout, JoinedLayout};
 use serde_json::Value;
 
 use super::{Storage, group_size};
@@ -58,7 +58,7 @@ pub(super) fn read(keys: &Keys) -> Storage {
         keys.one_of(key, &["gptq", "gptq_v2"]);
         keys.get(key).and_then(Value::as_str)
     });
-    let packing = Packing::Gptq { one_less: version != Some("gptq_v2") };
+    let packing = CodeOrder::Gptq { one_less: version != Some("gptq_v2") };
     let group = group_size(keys, 128);
     Storage::all(JoinedLayout::Integers(IntegersLayout {
         packing,

@@ -32,20 +32,20 @@ pub(crate) struct Storage(Vec<Stored>);
 /// Modules with one layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stored {
-    targets: Vec<Target>,
+    targets: Vec<QuantizedModules>,
     layout: JoinedLayout,
 }
 
 /// Modules, by their name in the checkpoint, such as `model.layers.3.mlp.up_proj`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Target {
+pub(crate) enum QuantizedModules {
     All,
     Named(String),
     /// A regular expression in Python's syntax, which matches from the beginning of the name.
     Pattern(String),
 }
 
-impl Target {
+impl QuantizedModules {
     fn matches(&self, module: &str) -> bool {
         match self {
             Self::All => true,
@@ -65,7 +65,7 @@ fn pattern_of(pattern: &str) -> Option<Regex> {
 impl Storage {
     /// All quantized modules have one layout.
     pub(crate) fn all(layout: JoinedLayout) -> Self {
-        Self(vec![Stored { targets: vec![Target::All], layout }])
+        Self(vec![Stored { targets: vec![QuantizedModules::All], layout }])
     }
 
     /// The weights of quantized modules under their usual names, and the problems of the others.
