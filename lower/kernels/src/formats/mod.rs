@@ -1,6 +1,7 @@
 //! How kernels read the scales of packed weights: one file per format, and one line per format below.
 //! The planes and the meaning of the codes come from [`Groups`].
 
+mod floats;
 mod integers;
 mod iq4_xs;
 mod mxfp4;
@@ -18,6 +19,8 @@ use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::isa::Small;
 use crate::matmul::Panel;
 use crate::quantized::Sums;
+
+pub(crate) use floats::{E4M3_UNIT, nested_floats};
 
 /// The numbers of a group, each a vector with a lane for each of 16 rows. A group of 32 columns has one
 /// scale, or two for its halves, and as many minima or none. For matmuls, minima are added; for rows,

@@ -4,9 +4,8 @@ use ops::format::{FloatCodes, Floats, NESTED, PANEL};
 
 use super::scaled::fields;
 use super::{Dense, LINE, Matmul, Panel, Rows, SUMS, ask};
-use crate::code::{Code, Element, Type, Value};
-use crate::formats::Line;
-use crate::rows::E4M3_UNIT;
+use crate::code::{Buffer, Code, Element, Type, Value};
+use crate::formats::{E4M3_UNIT, Line, nested_floats};
 
 /// The number of lines of a panel that one iteration of the loop reads.
 const LINES: usize = 2;
@@ -15,6 +14,11 @@ const LINES: usize = 2;
 const COLUMNS: usize = 512;
 
 impl Matmul<'_> {
+    /// The memory for scales that have scales, if the format has such scales.
+    pub(super) fn nested<'k>(&self, code: &'k Code) -> Option<Buffer<'k>> {
+        nested_floats(code, self.format.floats()?)
+    }
+
     /// Computes the outputs of some panels for some activation rows. The sum of the columns that share a scale
     /// is multiplied by it once.
     pub(super) fn floats<'k>(

@@ -21,7 +21,6 @@ use crate::kernel::{self, Kernel};
 use crate::norm::Norm;
 use crate::packing::Packing;
 use crate::quantized::{self, Form, Row};
-use crate::rows::nested_floats;
 use crate::tilings::{Tilings, count};
 
 /// A matmul of `rows` activation rows of `inputs` numbers with a weight of `outputs` rows.
@@ -143,7 +142,7 @@ struct Dense<'k> {
     element: Element,
     inputs: usize,
     tiled: bool,
-    /// For formats of floats whose scales have scales: see [`nested_floats`].
+    /// For formats of floats whose scales have scales.
     nested: Option<Buffer<'k>>,
 }
 
@@ -442,7 +441,7 @@ impl Matmul<'_> {
             None => x,
         };
         if self.format.groups().is_none() {
-            let nested = self.format.floats().and_then(|floats| nested_floats(code, floats));
+            let nested = self.nested(code);
             let (inputs, tiled) = (self.inputs, self.is_tiled());
             return X::Dense(Dense { buffer: x, element, inputs, tiled, nested });
         }
