@@ -39,7 +39,9 @@ mod gguf_part;
 mod gguf_split;
 mod hub;
 mod index;
+mod join_problem;
 mod joined;
+mod layouts;
 mod mapped;
 mod model_files;
 mod not_finite;
@@ -59,10 +61,9 @@ pub use gguf::{BlockFormat, Gguf, GgufArray, GgufTensor, GgufValue, StoredNumber
 pub use gguf_part::GgufPart;
 pub use hub::HubFolder;
 pub use index::{PassedOver, ShardDifference};
-pub use joined::{
-    CodeOrder, FloatScale, FloatsLayout, IntegersLayout, JoinProblem, Joined, JoinedFloats, JoinedIntegers,
-    JoinedLayout, PartProblem,
-};
+pub use join_problem::{JoinProblem, PartProblem};
+pub use joined::{CodeOrder, Joined, JoinedFloats, JoinedIntegers};
+pub use layouts::{FloatScale, FloatsLayout, IntegersLayout, JoinedLayout};
 pub use model_files::ModelFiles;
 pub use not_finite::{NotFinite, NumberPlace};
 pub use progress::{Progress, Watch};

@@ -335,7 +335,7 @@ fn m19_a_rotary_embedding_that_cannot_be_used_is_named() {
     check(
         json!({"quantization_config": {"quant_method": "hqq", "bits": 4}}),
         expect![
-            "`config.json`: the checkpoint is quantized (`quantization_config`, method `hqq`), expected one of [\"awq\", \"compressed-tensors\", \"gptq\"]; use a GGUF file or the unquantized checkpoint of the model, or save one with `model.dequantize()` of transformers"
+            "`config.json`: the checkpoint is quantized (`quantization_config`, method `hqq`), expected one of [\"awq\", \"bitsandbytes\", \"compressed-tensors\", \"fp8\", \"gptq\"]; use a GGUF file or the unquantized checkpoint of the model, or save one with `model.dequantize()` of transformers"
         ],
     );
     for (key, value, named) in [

@@ -156,12 +156,21 @@ fn an_invalid_folder_names_the_file_and_the_tensor() {
         }
     };
     let file = "FOLDER/model.safetensors`: the tensor `model.layers.0.mlp.up_proj.";
-    check("gptq", &|tensors, _| drop(tensors.remove(&part("scales"))), &[file, "has no tensor `model.layers.0.mlp.up_proj.scales`"]);
-    check("awq", &|tensors, _| drop(tensors.remove(&part("qzeros"))), &[file, "has no tensor `model.layers.0.mlp.up_proj.qzeros`"]);
+    check(
+        "gptq",
+        &|tensors, _| drop(tensors.remove(&part("scales"))),
+        &[file, "has no tensor `model.layers.0.mlp.up_proj.scales`"],
+    );
+    check(
+        "awq",
+        &|tensors, _| drop(tensors.remove(&part("qzeros"))),
+        &[file, "has no tensor `model.layers.0.mlp.up_proj.qzeros`"],
+    );
     check("packed", &|tensors, _| drop(tensors.remove(&part("weight_shape"))), &[file, "has no tensor"]);
     let turned = |tensors: &mut Tensors, _: &mut Json| tensors.get_mut(&part("scales")).unwrap().1.reverse();
     check("gptq", &turned, &[file, "scales` has the shape [128, 2], expected [2, 128]"]);
-    let typed = |tensors: &mut Tensors, _: &mut Json| tensors.get_mut(&part("qweight")).unwrap().0 = Dtype::F32;
+    let typed =
+        |tensors: &mut Tensors, _: &mut Json| tensors.get_mut(&part("qweight")).unwrap().0 = Dtype::F32;
     check("awq", &typed, &[file, "qweight` has the type F32, expected I32"]);
     let index = |at: usize, group: i32| {
         move |tensors: &mut Tensors, _: &mut Json| {
@@ -169,24 +178,49 @@ fn an_invalid_folder_names_the_file_and_the_tensor() {
             data[4 * at..][..4].copy_from_slice(&group.to_le_bytes());
         }
     };
-    check("gptq", &index(7, 2), &[file, "g_idx` has the value 2 at the index 7, expected a group from 0 to 1"]);
+    check(
+        "gptq",
+        &index(7, 2),
+        &[file, "g_idx` has the value 2 at the index 7, expected a group from 0 to 1"],
+    );
     check("gptq", &index(7, -1), &[file, "g_idx` has the value -1 at the index 7"]);
-    check("gptq", &index(200, 0), &[file, "has the value 0 at the index 200, expected 1", "desc_act", "use a file"]);
-    let shape = |tensors: &mut Tensors, _: &mut Json| tensors.get_mut(&part("weight_shape")).unwrap().2[0] = 1;
+    check(
+        "gptq",
+        &index(200, 0),
+        &[file, "has the value 0 at the index 200, expected 1", "desc_act", "use a file"],
+    );
+    let shape =
+        |tensors: &mut Tensors, _: &mut Json| tensors.get_mut(&part("weight_shape")).unwrap().2[0] = 1;
     check("packed", &shape, &[file, "weight_shape` has the value [1, 256]"]);
-    let tiny = |tensors: &mut Tensors, _: &mut Json| tensors.get_mut(&part("weight_scale")).unwrap().2[..2].copy_from_slice(&[1, 2]);
+    let tiny = |tensors: &mut Tensors, _: &mut Json| {
+        tensors.get_mut(&part("weight_scale")).unwrap().2[..2].copy_from_slice(&[1, 2])
+    };
     check("packed", &tiny, &[file, "weight_scale` has the value", "a number that f16 keeps"]);
-    let key = |key: &'static str, value: Json| move |_: &mut Tensors, config: &mut Json| config[key] = value.clone();
+    let key = |key: &'static str, value: Json| {
+        move |_: &mut Tensors, config: &mut Json| config[key] = value.clone()
+    };
     for (name, change, words) in [
-        ("gptq", key("checkpoint_format", "gptq_v3".into()), "`quantization_config.checkpoint_format` is \"gptq_v3\""),
+        (
+            "gptq",
+            key("checkpoint_format", "gptq_v3".into()),
+            "`quantization_config.checkpoint_format` is \"gptq_v3\"",
+        ),
         ("gptq", key("bits", 5.into()), "`quantization_config.bits` is 5, expected 2, 3, 4 or 8"),
         ("gptq", key("group_size", 100.into()), "`quantization_config.group_size` is 100"),
         ("gptq", key("dynamic", serde_json::json!({"+:x": {"bits": 8}})), "`quantization_config.dynamic`"),
         ("gptq", key("rotation", "hadamard".into()), "`quantization_config.rotation` is not a known key"),
         ("awq", key("version", "gemv".into()), "`quantization_config.version` is \"gemv\""),
         ("awq", key("zero_point", false.into()), "`quantization_config.zero_point` is false, expected true"),
-        ("packed", key("format", "marlin-24".into()), "`quantization_config.config_groups.group_0.weights.format` is"),
-        ("packed", key("kv_cache_scheme", serde_json::json!({"num_bits": 8})), "`quantization_config.kv_cache_scheme`"),
+        (
+            "packed",
+            key("format", "marlin-24".into()),
+            "`quantization_config.config_groups.group_0.weights.format` is",
+        ),
+        (
+            "packed",
+            key("kv_cache_scheme", serde_json::json!({"num_bits": 8})),
+            "`quantization_config.kv_cache_scheme`",
+        ),
         ("awq", key("quant_method", "hqq".into()), "method `hqq`), expected one of [\"awq\", "),
     ] {
         check(name, &change, &[words]);

@@ -331,7 +331,11 @@ fn a_folder_of_an_unknown_method() {
     edit_config(model.path(), |config| drop(config.insert("quantization_config".into(), quantization)));
     not_baked(
         model.path(),
-        &["config.json", "`quantization_config`, method `hqq`", "use a GGUF file or the unquantized checkpoint"],
+        &[
+            "config.json",
+            "`quantization_config`, method `hqq`",
+            "use a GGUF file or the unquantized checkpoint",
+        ],
     );
 }
 

@@ -113,7 +113,7 @@ pub(crate) fn scales_of(format: WeightFormat) -> &'static dyn ReadScales {
         WeightFormat::Iq4Xs => &iq4_xs::Split,
         WeightFormat::Iq2 => &q6_k::Sixteenths::<8>,
         WeightFormat::Iq3Xxs => &q6_k::Sixteenths::<4>,
-        WeightFormat::Nvfp4 => &nvfp4::Floats,
+        WeightFormat::Nvfp4 => &nvfp4::FloatSteps,
         WeightFormat::F32
         | WeightFormat::F16
         | WeightFormat::Bf16

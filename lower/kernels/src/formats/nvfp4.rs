@@ -6,9 +6,9 @@ use super::{ChunkScales, GroupScales, ReadScales, RowScales, mxfp4};
 use crate::code::{Code, Element, Type, Value};
 use crate::matmul::Panel;
 
-pub(super) struct Floats;
+pub(super) struct FloatSteps;
 
-impl ReadScales for Floats {
+impl ReadScales for FloatSteps {
     fn of_chunk<'k>(&self, code: &'k Code, panel: Panel<'k>, start: Value<'k>) -> ChunkScales<'k> {
         Box::new(move |group| of_group(panel, start + code.index(2 * group * PANEL)))
     }

@@ -28,6 +28,7 @@ const LISTS: &[&str] = &[
     "legalize",
     "matmul",
     "rules",
+    "storage",
 ];
 
 /// The path of a module within its crate: `["nn", "state"]`.

@@ -10,9 +10,7 @@ use half::f16;
 use super::block_types::{half, paired};
 use super::groups::Group;
 use super::mxfp4::FloatGroup;
-use super::{
-    BlockFormat, Codes, DOUBLED_FLOATS, GROUP, Groups, Quantized, SUPER_BLOCK, WeightFormat, grids,
-};
+use super::{BlockFormat, Codes, DOUBLED_FLOATS, GROUP, Groups, Quantized, SUPER_BLOCK, WeightFormat, grids};
 
 /// The number of values per block in formats such as Q4_K, whose names end with K.
 const LONG: usize = SUPER_BLOCK;
