@@ -1,6 +1,5 @@
 //! Floats of 8 or 4 bits with scales: `fp8`, compressed-tensors' `float-quantized`, and bitsandbytes' NF4 and FP4.
 
-use half::{bf16, f16};
 use ops::format::{BlockFormat, FLOAT_BLOCK, FloatCodes, FloatScales, Floats, NestedScale, Quantized};
 use ops::{ElementType, WeightFormat};
 
@@ -122,13 +121,7 @@ impl JoinedFloats {
 impl ScaleType {
     fn number(self, scales: &[u8], index: usize) -> f32 {
         match self {
-            Self::Float(ElementType::Bf16) => {
-                bf16::from_le_bytes([scales[2 * index], scales[2 * index + 1]]).to_f32()
-            }
-            Self::Float(ElementType::F16) => {
-                f16::from_le_bytes([scales[2 * index], scales[2 * index + 1]]).to_f32()
-            }
-            Self::Float(_) => single(scales, index),
+            Self::Float(element) => element.decode(element.load(scales, index)) as f32,
             // The exponent 255 is NaN, and 0 is below the normal f32 numbers.
             Self::E8m0 => match scales[index] {
                 u8::MAX => f32::NAN,

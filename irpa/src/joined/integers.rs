@@ -1,7 +1,7 @@
 //! Integers of 2 to 8 bits with a scale and perhaps a zero point for each group of a row's numbers: AWQ, GPTQ
 //! and compressed-tensors. A number is (code − zero point) × scale.
 
-use half::{bf16, f16};
+use half::f16;
 use ops::ElementType;
 use ops::format::{BlockFormat, Quantized, SUPER_BLOCK};
 
@@ -76,11 +76,7 @@ impl JoinedIntegers {
     }
 
     fn number(self, scales: &[u8], index: usize) -> f32 {
-        match self.scale {
-            ElementType::F16 => f16::from_le_bytes([scales[2 * index], scales[2 * index + 1]]).to_f32(),
-            ElementType::Bf16 => bf16::from_le_bytes([scales[2 * index], scales[2 * index + 1]]).to_f32(),
-            _ => f32::from_bits(word(scales, index)),
-        }
+        self.scale.decode(self.scale.load(scales, index)) as f32
     }
 
     fn groups(self) -> usize {
