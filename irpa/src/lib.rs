@@ -66,7 +66,7 @@ pub use joined::{CodeOrder, Joined, JoinedFloats, JoinedIntegers};
 pub use layouts::{FloatScale, FloatsLayout, IntegersLayout, JoinedLayout};
 pub use model_files::ModelFiles;
 pub use not_finite::{NotFinite, NumberPlace};
-pub use progress::{Progress, Watch};
+pub use progress::{Progress, Tracker, Watch};
 pub use rows::{BLOCKS, BlockRows};
 pub use safetensors::Dtype;
 pub use unsupported::UnsupportedFormat;

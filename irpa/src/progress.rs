@@ -18,18 +18,19 @@ pub struct Progress {
 pub type Watch<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
 
 /// Counts the processed bytes, and calls the progress callback.
-pub(crate) struct Tracker<'p, 'w> {
+pub struct Tracker<'p, 'w> {
     path: &'p Path,
     progress: Progress,
     watch: Option<Watch<'w>>,
 }
 
 impl<'p, 'w> Tracker<'p, 'w> {
-    pub(crate) fn new(path: &'p Path, total: u64, watch: Option<Watch<'w>>) -> Self {
+    pub fn new(path: &'p Path, total: u64, watch: Option<Watch<'w>>) -> Self {
         Self { path, progress: Progress { done: 0, total }, watch }
     }
 
-    pub(crate) fn advance(&mut self, bytes: usize) -> Result<(), ArchiveError> {
+    /// Adds processed bytes. The error is [`ArchiveError::Cancelled`] if the callback stops the operation.
+    pub fn advance(&mut self, bytes: usize) -> Result<(), ArchiveError> {
         self.progress.done += bytes as u64;
         match self.watch.as_mut().map(|watch| watch(self.progress)) {
             Some(ControlFlow::Break(())) => Err(ArchiveError::Cancelled { path: self.path.into() }),

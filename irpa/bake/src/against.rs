@@ -1,9 +1,8 @@
 //! Compares the numbers of an archive with the numbers of a checkpoint, bit by bit.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::ControlFlow;
 
-use irpa::{Archive, ArchiveError, Checkpoint, Entry, Progress, Watch};
+use irpa::{Archive, ArchiveError, Checkpoint, Entry, Tracker, Watch};
 use ops::format::{GROUP, GroupPart, PANEL};
 use ops::{ElementType, Form, LayoutOp, Reader, TensorType, WeightFormat};
 use rayon::prelude::*;
@@ -66,20 +65,13 @@ pub enum AgainstError {
 pub fn compare(
     archive: &Archive,
     checkpoint: &Checkpoint,
-    mut watch: Option<Watch<'_>>,
+    watch: Option<Watch<'_>>,
 ) -> Result<Compared, AgainstError> {
     let mut compared = Compared::default();
     let mut read = BTreeSet::new();
     let total = archive.entries().iter().filter_map(|entry| Some(entry.ty.as_ref()?.bytes() as u64)).sum();
-    let mut done = 0;
+    let mut tracker = Tracker::new(archive.path(), total, watch);
     for entry in archive.entries() {
-        let mut advance = |bytes: usize| {
-            done += bytes as u64;
-            match watch.as_mut().map(|watch| watch(Progress { done, total })) {
-                Some(ControlFlow::Break(())) => Err(ArchiveError::Cancelled { path: archive.path().into() }),
-                _ => Ok(()),
-            }
-        };
         let recipe = recipe_of(entry)?;
         for (key, ty) in recipe.sources() {
             let missing = || AgainstError::Missing { entry: entry.name.clone(), key: key.to_owned() };
@@ -90,13 +82,14 @@ pub fn compare(
             }
             read.insert(key.to_owned());
         }
-        let (format, made) = compare_entry(archive, entry, &recipe, checkpoint, &mut advance)?;
-        let grouped = packed(&recipe).is_some_and(|matrix| matrix.grouped());
-        let (from, rounded) = stored(&recipe, checkpoint, grouped);
-        let to = format.map_or(made.element.name(), WeightFormat::word);
+        let matrix = Packed::of(&recipe);
+        let made = PieceReader::new(matrix.numbers, checkpoint, matrix.grouped())?;
+        compare_entry(archive, entry, (&matrix, &made), &mut tracker)?;
+        let (from, rounded) = stored(&recipe, checkpoint, matrix.grouped());
+        let to = matrix.format.map_or(made.ty.element.name(), WeightFormat::word);
         let counted = compared.types.entry((from, to)).or_default();
         counted.entries += 1;
-        counted.numbers += made.count() as u64;
+        counted.numbers += made.ty.count() as u64;
         counted.rounded |= rounded;
     }
     let unread = checkpoint.tensors().filter(|tensor| !read.contains(&tensor.name));
@@ -117,31 +110,33 @@ fn recipe_of(entry: &Entry) -> Result<Recipe, AgainstError> {
     }
 }
 
-/// A matrix that the archive stores in a format.
-#[derive(Clone, Copy)]
+/// How the archive stores the numbers of a recipe.
 struct Packed<'r> {
     numbers: &'r Recipe,
-    format: WeightFormat,
+    /// `None` for plain numbers.
+    format: Option<WeightFormat>,
     /// `None` if one tensor contains the matrix.
     part: Option<GroupPart>,
 }
 
-impl Packed<'_> {
+impl<'r> Packed<'r> {
+    fn of(recipe: &'r Recipe) -> Self {
+        let plain = Self { numbers: recipe, format: None, part: None };
+        let Recipe::Op(op, operands) = recipe else { return plain };
+        let Some(numbers) = operands.first() else { return plain };
+        match op.form() {
+            Form::Archive(LayoutOp::Pack(pack)) => Self { numbers, format: Some(pack.format), part: None },
+            Form::Archive(LayoutOp::Quantize(quantize)) => {
+                Self { numbers, format: Some(quantize.format), part: Some(quantize.part) }
+            }
+            Form::Primitive | Form::Composite(_) | Form::Idiom(_) | Form::Kernel => plain,
+        }
+    }
+
     /// Whether the format stores the numbers of blocks unchanged.
     fn grouped(&self) -> bool {
-        self.format.element().is_none()
+        self.format.is_some_and(|format| format.element().is_none())
     }
-}
-
-/// `None` if the recipe makes plain numbers.
-fn packed(recipe: &Recipe) -> Option<Packed<'_>> {
-    let Recipe::Op(op, operands) = recipe else { return None };
-    let (format, part) = match op.form() {
-        Form::Archive(LayoutOp::Pack(pack)) => (pack.format, None),
-        Form::Archive(LayoutOp::Quantize(quantize)) => (quantize.format, Some(quantize.part)),
-        Form::Primitive | Form::Composite(_) | Form::Idiom(_) | Form::Kernel => return None,
-    };
-    Some(Packed { numbers: operands.first()?, format, part })
 }
 
 /// The types of the recipe's tensors in the checkpoint, and whether the archive rounds their numbers.
@@ -157,22 +152,16 @@ fn stored(recipe: &Recipe, checkpoint: &Checkpoint, grouped: bool) -> (String, b
     (names.into_iter().collect::<Vec<_>>().join(" and "), rounded)
 }
 
-/// Returns the format of a matrix, and the type of the compared numbers.
 fn compare_entry(
     archive: &Archive,
     entry: &Entry,
-    recipe: &Recipe,
-    checkpoint: &Checkpoint,
-    advance: &mut dyn FnMut(usize) -> Result<(), ArchiveError>,
-) -> Result<(Option<WeightFormat>, TensorType), AgainstError> {
+    (matrix, made): (&Packed<'_>, &PieceReader<'_>),
+    tracker: &mut Tracker<'_, '_>,
+) -> Result<(), AgainstError> {
     let wrong = |what: &str| AgainstError::Recipe { entry: entry.name.clone(), what: what.to_owned() };
     let data = archive.data(&entry.name).ok_or_else(|| wrong("the entry repeats a pattern"))?;
-    let matrix = packed(recipe);
-    let (operand, grouped) = matrix.map_or((recipe, false), |matrix| (matrix.numbers, matrix.grouped()));
-    let made = PieceReader::new(operand, checkpoint, grouped)?;
-    let Some(Packed { format, part, .. }) = matrix else {
-        compare_plain(entry, &made, data, advance)?;
-        return Ok((None, made.ty));
+    let &Packed { format: Some(format), part, .. } = matrix else {
+        return compare_plain(entry, made, data, tracker);
     };
     let [outputs, inputs] = made.ty.shape[..] else { return Err(wrong("no matrix is packed")) };
     let row_bytes = |rows: usize| match part {
@@ -213,9 +202,9 @@ fn compare_entry(
         if let Some((_, error)) = differing.min_by_key(|(row, _)| *row) {
             return Err(error);
         }
-        advance(data.len())?;
+        tracker.advance(data.len())?;
     }
-    Ok((Some(format), made.ty))
+    Ok(())
 }
 
 /// Compares numbers that are not quantized.
@@ -223,7 +212,7 @@ fn compare_plain(
     entry: &Entry,
     made: &PieceReader<'_>,
     data: &[u8],
-    advance: &mut dyn FnMut(usize) -> Result<(), ArchiveError>,
+    tracker: &mut Tracker<'_, '_>,
 ) -> Result<(), AgainstError> {
     let TensorType { element, .. } = made.ty;
     let row = made.ty.shape.last().copied().unwrap_or(1).max(1);
@@ -237,7 +226,7 @@ fn compare_plain(
             let (expected, found) = (expected[at], found[at]);
             return Err(AgainstError::Number { entry: entry.name.clone(), row, column, expected, found });
         }
-        advance(element.bytes(found.len()))?;
+        tracker.advance(element.bytes(found.len()))?;
     }
     Ok(())
 }
