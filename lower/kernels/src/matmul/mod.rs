@@ -78,7 +78,10 @@ struct List<'k> {
 impl<'k> Rows<'k> {
     /// Returns the index of the result row that belongs to the activation row with the index `i`.
     fn result(self, i: usize) -> Value<'k> {
-        let row = self.first + i * self.apart;
+        self.result_of(self.first + i * self.apart)
+    }
+
+    fn result_of(self, row: Value<'k>) -> Value<'k> {
         match self.list {
             Some(List { rows, base, last }) => {
                 rows.load(row.min(last) + base, Type::Scalar(Element::I32)).place()
@@ -88,9 +91,18 @@ impl<'k> Rows<'k> {
     }
 
     fn x(self, i: usize) -> Value<'k> {
+        self.x_of(self.result(i))
+    }
+
+    /// Like [`x`](Self::x), in a loop.
+    fn x_at(self, i: Value<'k>) -> Value<'k> {
+        self.x_of(self.result_of(self.first + i * self.apart))
+    }
+
+    fn x_of(self, result: Value<'k>) -> Value<'k> {
         match self.shared {
-            1 => self.result(i),
-            shared => self.result(i).divide(self.first.code().index(shared)),
+            1 => result,
+            shared => result.divide(self.first.code().index(shared)),
         }
     }
 }

@@ -46,9 +46,13 @@ impl Matmul<'_> {
                 let rows = rows_of(rows);
                 code.fold(chunks, 1, sums, |chunk, sums| self.chunk(&rows, (weights, ready), chunk, sums))
             });
-            match self.activations {
-                ActivationBits::Mixed => self.add_residuals(code, &rows_of(rows), weights, &sums),
-                ActivationBits::Eight | ActivationBits::Sixteen => sums,
+            match (self.activations, &rows_of(rows)[..]) {
+                (ActivationBits::Eight | ActivationBits::Sixteen, _) => sums,
+                (ActivationBits::Mixed, &[row]) => self.add_residuals(code, row, weights, &sums),
+                (ActivationBits::Mixed, _) => {
+                    let row_at = |i: Value<'k>| Row::new(x, rows.x_at(i) * form.bytes(), form);
+                    self.add_residuals_of_rows(code, (rows.count, &row_at), weights, &sums)
+                }
             }
         };
         // With short vectors, the registers have no room for two panels.
@@ -152,33 +156,47 @@ impl Matmul<'_> {
         }
     }
 
-    /// Multiplies each row's listed groups of nonzero residuals, and adds them to the rounded sums.
+    /// Adds the residuals of several rows, in a loop over the rows, because the code for each row is long.
+    fn add_residuals_of_rows<'k>(
+        &self,
+        code: &'k Code,
+        (count, row_at): (usize, &dyn Fn(Value<'k>) -> Row<'k>),
+        weights: &[Panel<'k>],
+        sums: &[Value<'k>],
+    ) -> Vec<Value<'k>> {
+        let kept = code.scratch(Element::F32, sums.len() * PANEL);
+        let places: Vec<Value<'k>> = (0..sums.len()).map(|i| code.index(i * PANEL)).collect();
+        places.iter().zip(sums).for_each(|(&place, &sum)| kept.store(place, sum));
+        code.repeat(code.index(0)..code.index(count), 1, |i| {
+            let places: Vec<Value<'k>> =
+                (0..weights.len()).map(|panel| (i + panel * count) * PANEL).collect();
+            let own: Vec<Value<'k>> = places.iter().map(|&place| kept.load(place, SUMS)).collect();
+            let new = self.add_residuals(code, row_at(i), weights, &own);
+            places.iter().zip(new).for_each(|(&place, sum)| kept.store(place, sum));
+        });
+        places.iter().map(|&place| kept.load(place, SUMS)).collect()
+    }
+
+    /// Multiplies a row's listed groups of nonzero residuals, and adds them to the rounded sums of each panel.
     fn add_residuals<'k>(
         &self,
         code: &'k Code,
-        rows: &[Row<'k>],
+        row: Row<'k>,
         weights: &[Panel<'k>],
         sums: &[Value<'k>],
     ) -> Vec<Value<'k>> {
         let of_chunk = code.index(self.format.columns() / GROUP);
-        let mut sums = sums.to_vec();
-        for (i, row) in rows.iter().enumerate() {
-            let residuals = [row.residuals()];
-            let places = (0..weights.len()).map(|panel| panel * rows.len() + i);
-            let own: Vec<Value<'k>> = places.clone().map(|place| sums[place]).collect();
-            let new = code.fold(code.index(0)..row.listed(), 1, &own, |position, sums| {
-                let group = row.listed_group(position);
-                let start = group.divide(of_chunk) * self.format.packed(PANEL, 1).bytes();
-                let place = GroupPlace { start, of_row: group, of_chunk: group.remainder(of_chunk) };
-                let panels = sums.chunks(1).zip(weights).map(|(sums, &weights)| {
-                    let scales = self.scales().at(weights, start, place.of_chunk);
-                    self.group(&residuals, weights, place, scales, sums)
-                });
-                panels.flatten().collect()
+        let residuals = [row.residuals()];
+        code.fold(code.index(0)..row.listed(), 1, sums, |position, sums| {
+            let group = row.listed_group(position);
+            let start = group.divide(of_chunk) * self.format.packed(PANEL, 1).bytes();
+            let place = GroupPlace { start, of_row: group, of_chunk: group.remainder(of_chunk) };
+            let panels = sums.chunks(1).zip(weights).map(|(sums, &weights)| {
+                let scales = self.scales().at(weights, start, place.of_chunk);
+                self.group(&residuals, weights, place, scales, sums)
             });
-            places.zip(new).for_each(|(place, sum)| sums[place] = sum);
-        }
-        sums
+            panels.flatten().collect()
+        })
     }
 
     /// Multiplies one group of a panel by some rows, and adds to the sums. With twice as many rows as sums,
