@@ -121,7 +121,7 @@ pub(super) fn open_export(
         verify(&archive, options)?;
     }
     let signatures = manifest.signatures(folder)?;
-    let program = Program::new(&runtime, program, signatures.clone());
+    let program = Program::new(&runtime, &program, signatures.clone())?;
     if options.speculate != Speculation::Off && !program.network()?.has_verifier() {
         let (option, asked) = ("speculate", options.speculate.to_string());
         let exported = "no entry point `verify`".into();
@@ -170,7 +170,7 @@ pub(super) fn build_checkpoint(
     let traced = plan.record(&entries.collect::<Vec<_>>())?;
     let checkpoint = plan.model.weights(files)?;
     let ignorable = plan.model.ignorable.clone();
-    let ready = build(options, &traced, &checkpoint, plan.target, plan.weights, ignorable)?;
+    let ready = build(options, (&traced, score), &checkpoint, plan.target, plan.weights, ignorable)?;
     Ok(Ready { build: BuildInfo { damaged, ..ready.build }, ..ready })
 }
 
@@ -237,7 +237,7 @@ pub(super) fn entries(plan: &Plan, options: &OpenOptions, score: bool) -> Vec<En
 /// verification, the function compares the weights with the hashes in the archive.
 fn build(
     options: &OpenOptions,
-    traced: &Traced,
+    (traced, score): (&Traced, bool),
     checkpoint: &Checkpoint,
     target: Target,
     weights: Weights,
@@ -252,6 +252,8 @@ fn build(
         weights,
         device: Device::of(options.device.unwrap_or(DeviceName::CPU), options.threads),
         ignorable,
+        // Drafts and scores would wait for the entry points that a program compiles later.
+        starts_early: options.speculate == Speculation::Off && !score,
         ..ProgramOptions::new(&compiler, &cache)
     };
     let built = build_program(traced, checkpoint, asked)?;

@@ -112,13 +112,13 @@ impl fmt::Display for Comparison {
 }
 
 /// The built model as a program that the host calls.
-pub fn program(built: &Built) -> Program {
-    Program::new(&built.runtime, built.program.clone(), built.module.signatures.clone())
+pub fn program(built: &Built) -> Result<Program> {
+    Ok(Program::new(&built.runtime, &built.program, built.module.signatures.clone())?)
 }
 
 /// Compares the vectors of all texts.
 pub fn check(golden: &Golden, built: &Built) -> Result<Comparison> {
-    let program = program(built);
+    let program = program(built)?;
     let tokens: Vec<Vec<u32>> = golden.texts.iter().map(|text| text.tokens.clone()).collect();
     compare(golden, &Embedder::new(&program, golden.vocab_size)?.embed(&tokens)?)
 }

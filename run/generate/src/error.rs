@@ -193,6 +193,9 @@ pub enum GenerateError {
     /// The evaluator cannot run an entry point.
     #[error(transparent)]
     Evaluate(#[from] trace::EvaluateError),
+    /// An entry point that a program compiles after its start cannot be compiled.
+    #[error(transparent)]
+    Compile(#[from] runtime::CompileError),
     /// IREE failed during a call.
     #[error(transparent)]
     Runtime(#[from] runtime::RuntimeError),

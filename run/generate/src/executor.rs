@@ -1,10 +1,12 @@
 //! [`Executor`] calls the entry points of a network with IREE, with XLA, or in the reference evaluator.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ops::Range;
+use std::rc::Rc;
 
 use ops::{ElementType, TensorType, Value};
-use runtime::{Buffer, Runtime, Transfers, VmFunction, VmModule};
+use runtime::{Buffer, Runtime, RuntimeError, Transfers, VmFunction, VmModule};
 use trace::{Evaluation, Trace, evaluate};
 
 use crate::GenerateError;
@@ -99,6 +101,11 @@ pub trait Executor {
         true
     }
 
+    /// Whether a call of the entry point begins at once. Otherwise, the call waits for a compilation.
+    fn is_ready(&self, _entry: &str, _patience: Patience) -> bool {
+        true
+    }
+
     /// Calls an entry point of the program, and returns the results.
     fn call(
         &self,
@@ -107,18 +114,77 @@ pub trait Executor {
     ) -> Result<Vec<Self::Buffer>, GenerateError>;
 }
 
-/// A compiled program that IREE has loaded.
+/// A compiled program that IREE has loaded. Clones are the same program.
+#[derive(Clone)]
 pub struct Iree {
     runtime: Runtime,
-    functions: HashMap<String, VmFunction>,
+    functions: Rc<RefCell<HashMap<String, VmFunction>>>,
+    later: Rc<RefCell<Option<LaterModules>>>,
+}
+
+/// Returns the next module of a program whose entry points are compiled one after another, or `None` if no
+/// module is ready.
+pub type LaterModules = Box<dyn FnMut(Patience) -> Result<Option<VmModule>, GenerateError>>;
+
+/// How much a call wants an entry point that may not be compiled yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// Another entry point is good enough for some time.
+    Idle,
+    /// Another entry point takes much longer, so the compilation begins now.
+    Soon,
+    /// No other entry point can do the work, so the call waits for the compilation.
+    Waits,
 }
 
 impl Iree {
     /// Creates an executor for the functions of a loaded program.
-    pub fn new(runtime: &Runtime, program: &VmModule) -> Result<Self, GenerateError> {
-        let function = |name: &str| Ok((name.to_owned(), program.function(name)?));
-        let functions = program.functions().map(function).collect::<Result<_, GenerateError>>()?;
-        Ok(Self { runtime: runtime.clone(), functions })
+    pub fn new(runtime: &Runtime, program: &VmModule) -> Result<Self, RuntimeError> {
+        let executor = Self { runtime: runtime.clone(), functions: Rc::default(), later: Rc::default() };
+        executor.add(program)?;
+        Ok(executor)
+    }
+
+    /// Adds modules with further entry points of the program, which may still be compiled.
+    #[must_use]
+    pub fn with_later(self, later: LaterModules) -> Self {
+        Self { later: Rc::new(RefCell::new(Some(later))), ..self }
+    }
+
+    fn add(&self, module: &VmModule) -> Result<(), RuntimeError> {
+        let mut functions = self.functions.borrow_mut();
+        for name in module.functions() {
+            functions.insert(name.to_owned(), module.function(name)?);
+        }
+        Ok(())
+    }
+
+    /// Returns an entry point of the program, and waits for its compilation.
+    pub fn function(&self, entry: &str) -> Result<VmFunction, GenerateError> {
+        self.add_later(entry, Patience::Waits)?;
+        self.loaded(entry).ok_or_else(|| GenerateError::EntryPoint {
+            name: entry.into(),
+            why: "is missing in the program".into(),
+        })
+    }
+
+    fn loaded(&self, entry: &str) -> Option<VmFunction> {
+        self.functions.borrow().get(entry).cloned()
+    }
+
+    /// Adds the modules that are compiled now, or all modules up to the one with `entry` if the call waits.
+    fn add_later(&self, entry: &str, patience: Patience) -> Result<(), GenerateError> {
+        let mut later = self.later.borrow_mut();
+        while self.loaded(entry).is_none()
+            && let Some(next) = later.as_mut()
+        {
+            match next(patience)? {
+                Some(module) => self.add(&module)?,
+                None if patience == Patience::Waits => *later = None,
+                None => break,
+            }
+        }
+        Ok(())
     }
 
     /// Returns the runtime of the device that runs the calls.
@@ -184,13 +250,13 @@ impl Executor for Iree {
         self.runtime.transfers()
     }
 
+    /// An error of a compilation belongs to the call, so the entry point of a failed one is ready.
+    fn is_ready(&self, entry: &str, patience: Patience) -> bool {
+        self.add_later(entry, patience).is_err() || self.loaded(entry).is_some()
+    }
+
     fn call(&self, entry: &str, arguments: Vec<CallArgument<Buffer>>) -> Result<Vec<Buffer>, GenerateError> {
-        let Some(function) = self.functions.get(entry) else {
-            return Err(GenerateError::EntryPoint {
-                name: entry.into(),
-                why: "is missing in the program".into(),
-            });
-        };
+        let function = self.function(entry)?;
         let passed = arguments.into_iter().map(|argument| match argument {
             CallArgument::Buffer(buffer) => runtime::VmValue::Buffer(buffer),
             CallArgument::Scalar(number) => runtime::VmValue::I32(number),

@@ -42,7 +42,7 @@ pub use constraint_program::{ConstraintLimit, ConstraintProgram};
 pub use defaults::{GenerationDefaults, generation_defaults};
 pub use device_tensor::{DeviceTensor, XlaBuffer};
 pub use error::{GenerateError, SavedFault};
-pub use executor::{CallArgument, Evaluator, Executor, Iree};
+pub use executor::{CallArgument, Evaluator, Executor, Iree, LaterModules, Patience};
 pub use generation::{EndedSequence, Finish, Generated, TokenOptions};
 pub use model_file::gguf_text;
 pub use network::{MtpModule, Network, check_tokens};

@@ -9,7 +9,10 @@ use crate::entry::{
     ArgBinding, EntryKind, EntryPoint, KeptTensor, Shared, drafts, encodes, is_memory, is_state, kept, only,
     refuse, takes_positions,
 };
-use crate::executor::{CallArgument, Executor, Iree};
+use crate::executor::{CallArgument, Executor, Iree, Patience};
+
+/// The positions that take as long one by one as the compilation of an entry point that computes several.
+const LONG: usize = 64;
 
 /// A program that predicts the next token. The network finds the arguments and results of its entry points by
 /// their roles.
@@ -161,14 +164,18 @@ impl<E: Executor> Network<E> {
     }
 
     /// Chooses the cheapest entry point for `positions` positions of `span` consecutive sequences, or one
-    /// with the largest chunk if `positions` is at least that.
+    /// with the largest chunk if `positions` is at least that. While entry points are still compiled, it
+    /// chooses among the others.
     pub(crate) fn step(
         &self,
         span: usize,
         positions: usize,
         of_features: bool,
     ) -> Result<&EntryPoint, GenerateError> {
-        cheapest(if of_features { &self.feature_steps } else { &self.steps }, span, positions)
+        let steps = if of_features { &self.feature_steps } else { &self.steps };
+        let patience = if positions < LONG { Patience::Idle } else { Patience::Soon };
+        let ready = steps.iter().filter(|entry| self.executor.is_ready(&entry.name, patience));
+        cheapest(ready, span, positions).or_else(|_| cheapest(steps.iter(), span, positions))
     }
 
     /// Returns the network's module for multi-token prediction, which proposes draft tokens.
@@ -210,6 +217,11 @@ impl<E: Executor> Network<E> {
     /// Returns the entry point that verifies draft tokens, if the program contains such an entry point.
     pub(crate) fn verifier(&self) -> Option<&EntryPoint> {
         self.of_kind(EntryKind::Verifier, 1)
+    }
+
+    /// Like [`verifier`](Self::verifier), but without an entry point that is still compiled.
+    pub(crate) fn ready_verifier(&self) -> Option<&EntryPoint> {
+        self.verifier().filter(|entry| self.executor.is_ready(&entry.name, Patience::Idle))
     }
 
     /// Returns the state tensors, which the layers of the network keep between calls.
@@ -405,7 +417,7 @@ impl<E: Executor> MtpModule<'_, E> {
     ) -> Result<(u32, Vec<f32>, usize), GenerateError> {
         let MtpEntries { steps, shared, width } = self.entries;
         let executor = &self.network.executor;
-        let entry = cheapest(steps, 1, positions.len())?;
+        let entry = cheapest(steps.iter(), 1, positions.len())?;
         let positions = &positions[..positions.len().min(entry.chunk)];
         let tokens: Vec<u32> = positions.iter().map(|(token, _)| *token).collect();
         let features = positions.iter().flat_map(|(_, hidden)| *hidden).copied().collect();
@@ -430,11 +442,15 @@ impl<E: Executor> MtpModule<'_, E> {
 }
 
 /// Chooses the entry point with the lowest cost for `positions` positions of `span` consecutive sequences.
-fn cheapest(steps: &[EntryPoint], span: usize, positions: usize) -> Result<&EntryPoint, GenerateError> {
-    let fits = || steps.iter().filter(|entry| entry.sequences >= span);
+fn cheapest<'n>(
+    steps: impl Iterator<Item = &'n EntryPoint> + Clone,
+    span: usize,
+    positions: usize,
+) -> Result<&'n EntryPoint, GenerateError> {
+    let fits = || steps.clone().filter(|entry| entry.sequences >= span);
     let longest = fits().map(|entry| entry.chunk).max();
     let longest = longest.ok_or(GenerateError::NoEntryPoint { role: Role::Features })?;
-    let cost = |entry: &&EntryPoint| positions.div_ceil(entry.chunk) * entry.cost();
+    let cost = |entry: &&'n EntryPoint| positions.div_ceil(entry.chunk) * entry.cost();
     let cheapest = fits().filter(|entry| positions < longest || entry.chunk == longest).min_by_key(cost);
     cheapest.ok_or(GenerateError::NoEntryPoint { role: Role::Features })
 }

@@ -384,7 +384,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
     /// Adds draft tokens to the sequences that generate, if drafting saves time.
     fn draft(&mut self, running: &[Option<Generation>]) -> Result<(), GenerateError> {
         self.extend();
-        let Some(entry) = self.network.verifier() else { return Ok(()) };
+        let Some(entry) = self.network.ready_verifier() else { return Ok(()) };
         let reads =
             |one: &Sequence<E::Buffer>| one.pending() > entry.chunk || one.next_is_features() == Some(true);
         // While the network processes a prompt in long chunks, no sequence gets draft tokens if each

@@ -2,6 +2,7 @@
 //! build. [`Build`] runs the stages of a build one by one, for callers that need only some stages,
 //! for example to export a model. A cache folder keeps compiled modules and archives of weights.
 
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
@@ -13,19 +14,21 @@ use std::{fs, io, thread};
 use bake::{BakeError, BakeOptions, Baked, Checked};
 use dsl::Traced;
 use errors::{FileError, WithPath as _};
+use generate::Iree;
 use irpa::{Archive, Checkpoint, EntryData};
 use lower::{LowerError, Module, Weights};
 use ops::format::ROUNDING;
 use ops::{ElementType, TensorType};
 use runtime::{
-    CompileError, CompileOptions, Compiled, Compiler, Device, ModuleCache, ParameterData, Parameters,
-    Runtime, VmModule,
+    CompileError, CompileOptions, Compiled, Compiler, Device, ModuleCache, ModuleText, ParameterData,
+    Parameters, Runtime, VmModule,
 };
 use simplify::Rules;
 use targets::{DeviceKind, Target};
 use trace::{Ignorable, Parameter, Trace};
 
 use crate::footprint::TooLarge;
+use crate::later::{Compiling, load_later};
 use crate::{Expanded, Footprint, Lowered, Memory, Program};
 
 /// The compiler and the cache folder of a build, and a function that receives each step of the build.
@@ -67,6 +70,9 @@ pub struct ProgramOptions<'a> {
     pub memory: Option<Memory>,
     /// Tensors that the checkpoint may contain beside the network's parameters; by default none.
     pub ignorable: Vec<Ignorable>,
+    /// Whether the program starts as soon as it can compute one token per call, if this changes no bit of its
+    /// results. A thread compiles the other entry points. By default, the program starts with all of them.
+    pub starts_early: bool,
 }
 
 impl<'a> ProgramOptions<'a> {
@@ -85,6 +91,7 @@ impl<'a> From<BuildTools<'a>> for ProgramOptions<'a> {
             device: Device::LocalTask { workers: 0 },
             memory: Memory::of_machine(),
             ignorable: Vec::new(),
+            starts_early: false,
         }
     }
 }
@@ -146,7 +153,7 @@ pub fn build_program(
     checkpoint: &Checkpoint,
     options: ProgramOptions<'_>,
 ) -> Result<BuiltProgram, LoadError> {
-    let ProgramOptions { tools, target, rules, weights, device, memory, ignorable } = options;
+    let ProgramOptions { tools, target, rules, weights, device, memory, ignorable, starts_early } = options;
     let target = tools.compiler.resolve(&target)?;
     // The memory check considers only host memory, and a device with its own memory does not use
     // host memory.
@@ -157,15 +164,27 @@ pub fn build_program(
     let footprint = Footprint::of(&expanded).map_err(LowerError::from)?;
     memory.map_or(Ok(()), |memory| footprint.check(memory))?;
     let lowered = expanded.lower(ignorable)?;
+    let (compiler, cache) = (tools.compiler, tools.cache);
+    let options = compile_options(&lowered, compiler)?;
+    // A program that packs its weights when it starts would keep a copy of them for each module.
+    let apart = if starts_early && !options.tiled { expanded.apart()? } else { None };
+    let mut apart = apart.unwrap_or_default().into_iter();
+    let first = apart.next();
+    let module = first.as_ref().unwrap_or(&lowered.module).clone();
     let (mut build, (archive, baked)) =
-        Build::with_cached_archive(lowered, &traced.trace, checkpoint, tools)?;
+        Build::with_cached_archive(lowered, &module, &traced.trace, checkpoint, tools)?;
     let start = Instant::now();
     let runtime = Runtime::new(device)?;
     let program = build.instantiate(&runtime, &archive)?;
+    let mut executor = Iree::new(&runtime, &program)?;
+    if first.is_some() {
+        let parameters = parameters_of(&build.lowered.module, &archive)?;
+        let (ready, compiling) = compile_later(apart, compiler, &options, cache)?;
+        executor = executor.with_later(load_later(ready, compiling, runtime.clone(), parameters));
+    }
     let module = build.lowered.module;
-    let program = Program::new(&runtime, program, module.signatures.clone());
     Ok(BuiltProgram {
-        program,
+        program: Program::on_iree(executor, module.signatures.clone()),
         runtime,
         module,
         options: build.options,
@@ -213,10 +232,11 @@ impl<'a, 't> Build<'a, 't> {
         Ok((Archive::open(path)?, baked))
     }
 
-    /// Like [`new`](Self::new), but bakes into the cache at the same time. No statistics if the archive was
-    /// there.
+    /// Like [`new`](Self::new), but compiles `module`, which has all or some of the entry points, and bakes into
+    /// the cache at the same time. No statistics if the archive was there.
     pub fn with_cached_archive(
         lowered: Lowered,
+        module: &Module,
         recorded: &Trace,
         checkpoint: &'a Checkpoint,
         mut tools: BuildTools<'t>,
@@ -229,7 +249,7 @@ impl<'a, 't> Build<'a, 't> {
         let parameters = &lowered.module.parameters;
         let (compiled, archive) = thread::scope(|scope| {
             let compiling = thread::Builder::new().name("compile".into()).spawn_scoped(scope, || {
-                let compiled = compile(&lowered.module, &compiler, &options, cache);
+                let compiled = compile(module, &compiler, &options, cache);
                 has_failed.store(compiled.is_err(), Ordering::Relaxed);
                 compiled
             });
@@ -294,8 +314,11 @@ pub fn instantiate(
     vmfb: &[u8],
     archive: &Archive,
 ) -> Result<VmModule, LoadError> {
-    let expected = module.parameters.iter().map(|p| (p.key.as_str(), p.ty.to_string()));
-    Ok(VmModule::load(runtime, vmfb, &[map_parameters(archive, expected)?])?)
+    Ok(VmModule::load(runtime, vmfb, &[parameters_of(module, archive)?])?)
+}
+
+fn parameters_of(module: &Module, archive: &Archive) -> Result<Parameters, LoadError> {
+    map_parameters(archive, module.parameters.iter().map(|p| (p.key.as_str(), p.ty.to_string())))
 }
 
 pub fn compile(
@@ -304,8 +327,36 @@ pub fn compile(
     options: &CompileOptions,
     cache: &Path,
 ) -> Result<Compiled, CompileError> {
-    let text = runtime::ModuleText { text: &module.text, text_without_locs: &module.text_without_locs };
-    runtime::compile(compiler, &text, options, &ModuleCache::new(cache.join("modules")))
+    runtime::compile(compiler, &text(module), options, &ModuleCache::new(cache.join("modules")))
+}
+
+/// Returns the modules that the cache has, and a thread that compiles the others.
+fn compile_later(
+    modules: impl Iterator<Item = Module>,
+    compiler: &Compiler,
+    options: &CompileOptions,
+    cache: &Path,
+) -> Result<(VecDeque<Compiled>, Option<Compiling>), LoadError> {
+    let folder = ModuleCache::new(cache.join("modules"));
+    let (mut ready, mut missing) = (VecDeque::new(), Vec::new());
+    for module in modules {
+        match runtime::compiled_before(compiler, &text(&module), options, &folder)? {
+            Some(compiled) => ready.push_back(compiled),
+            None => missing.push(module),
+        }
+    }
+    if missing.is_empty() {
+        return Ok((ready, None));
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let (compiler, options, cache) = (compiler.stopped_by(stop.clone()), options.clone(), cache.to_owned());
+    let compiling =
+        Compiling::start(missing, stop, move |module| compile(module, &compiler, &options, &cache));
+    Ok((ready, Some(compiling.map_err(LoadError::Thread)?)))
+}
+
+fn text(module: &Module) -> ModuleText<'_> {
+    ModuleText { text: &module.text, text_without_locs: &module.text_without_locs }
 }
 
 impl<'a> BuildTools<'a> {

@@ -15,6 +15,8 @@ pub mod commands;
 #[cfg(feature = "iree")]
 pub mod embed;
 pub mod footprint;
+#[cfg(feature = "iree")]
+mod later;
 mod lowered;
 pub mod numeric;
 pub mod partition;

@@ -10,7 +10,7 @@ use lower::{DenseReason, Implementations, LowerError, Module, Weights};
 use ops::WeightFormat;
 use simplify::{Options, Report, Rules, simplify};
 use targets::Target;
-use trace::{Ignorable, Parameter, Trace};
+use trace::{Ignorable, Parameter, Role, Signature, Trace};
 
 /// With the tensors that a checkpoint may contain although the module doesn't read them.
 pub struct Lowered {
@@ -64,6 +64,34 @@ impl Expanded {
         ignorable.extend(bake::unread(&self.recorded, &module.parameters));
         Ok(Lowered { module, target: self.target.clone(), ignorable })
     }
+
+    /// A module for each entry point, or `None` if a program cannot start with the first one alone. The first
+    /// one computes one token for each sequence, and the others compute the same bits in fewer calls.
+    pub fn apart(&self) -> Result<Option<Vec<Module>>, LowerError> {
+        let signatures = self.trace.entries.iter().map(|&id| self.trace.function(id).signature());
+        let sizes = signatures.map(|signature| Some((tokens_of(&signature)?, signature.name)));
+        let Some(mut sizes) = sizes.collect::<Option<Vec<_>>>() else { return Ok(None) };
+        // Most answers use the steps with several tokens soon, and those for a part of the batch later.
+        sizes.sort_by_key(|&((batch, tokens), _)| (tokens, std::cmp::Reverse(batch)));
+        let starts = sizes.first().is_some_and(|((_, tokens), _)| *tokens == 1);
+        if !starts || sizes.len() == 1 || !lower::is_invariant(&self.trace, &self.target) {
+            return Ok(None);
+        }
+        sizes[1..].sort_by_key(|&((_, tokens), _)| (tokens == 1, tokens));
+        let module = |(_, name): ((usize, usize), String)| {
+            lower::lower(&self.trace.with_entries(&[&name]), &self.target)
+        };
+        sizes.into_iter().map(module).collect::<Result<_, _>>().map(Some)
+    }
+}
+
+/// The numbers of sequences and tokens that an entry point computes. `None` if it takes no tokens, or is for
+/// an encoder or for drafts.
+fn tokens_of(signature: &Signature) -> Option<(usize, usize)> {
+    let of_role = |role: Role| signature.arguments.iter().find(move |argument| argument.role == role);
+    let chooses = signature.results.iter().any(|result| result.role == Role::Logits);
+    let shape = &of_role(Role::Tokens).filter(|_| chooses && of_role(Role::Features).is_none())?.ty.shape;
+    Some((*shape.first()?, *shape.get(1)?))
 }
 
 impl Lowered {

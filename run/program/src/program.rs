@@ -1,8 +1,8 @@
 //! [`Program`] is a loaded network that you call with tensors in host memory.
 
-use generate::{CallArgument, Executor as _, GenerateError, Network, Xla};
+use generate::{CallArgument, Executor as _, GenerateError, Iree, Network, Xla};
 use ops::{Array, TensorType};
-use runtime::{Buffer, Runtime};
+use runtime::{Buffer, Runtime, RuntimeError};
 use trace::{Argument, Role, Signature};
 
 /// A compiled network with its weights, loaded on a device. You can call the entry points of a `Program`.
@@ -12,7 +12,7 @@ pub struct Program {
 }
 
 enum LoadedProgram {
-    Iree(Runtime, runtime::VmModule),
+    Iree(Iree),
     Xla(Xla),
 }
 
@@ -58,8 +58,16 @@ pub enum CallError {
 }
 
 impl Program {
-    pub fn new(runtime: &Runtime, program: runtime::VmModule, signatures: Vec<Signature>) -> Self {
-        Self { loaded: LoadedProgram::Iree(runtime.clone(), program), signatures }
+    pub fn new(
+        runtime: &Runtime,
+        program: &runtime::VmModule,
+        signatures: Vec<Signature>,
+    ) -> Result<Self, RuntimeError> {
+        Ok(Self::on_iree(Iree::new(runtime, program)?, signatures))
+    }
+
+    pub fn on_iree(executor: Iree, signatures: Vec<Signature>) -> Self {
+        Self { loaded: LoadedProgram::Iree(executor), signatures }
     }
 
     pub fn on_xla(executor: Xla, signatures: Vec<Signature>) -> Self {
@@ -73,7 +81,7 @@ impl Program {
     /// Predicts the next token; only for programs in IREE.
     pub fn network(&self) -> Result<Network, GenerateError> {
         match &self.loaded {
-            LoadedProgram::Iree(runtime, program) => Network::new(runtime, program, &self.signatures),
+            LoadedProgram::Iree(executor) => Network::on(executor.clone(), &self.signatures),
             LoadedProgram::Xla(_) => Err(GenerateError::OtherEngine),
         }
     }
@@ -101,7 +109,7 @@ impl Program {
             check(entry, array, argument)?;
         }
         match &self.loaded {
-            LoadedProgram::Iree(runtime, program) => in_iree(runtime, program, signature, arguments),
+            LoadedProgram::Iree(executor) => in_iree(executor, signature, arguments),
             LoadedProgram::Xla(executor) => in_xla(executor, signature, arguments),
         }
     }
@@ -139,21 +147,16 @@ impl Program {
     }
 }
 
-fn in_iree(
-    runtime: &Runtime,
-    program: &runtime::VmModule,
-    signature: &Signature,
-    arguments: &[Array],
-) -> Result<Vec<Array>, CallError> {
+fn in_iree(executor: &Iree, signature: &Signature, arguments: &[Array]) -> Result<Vec<Array>, CallError> {
     let mut passed = Vec::with_capacity(arguments.len());
     for (array, argument) in arguments.iter().zip(&signature.arguments) {
         passed.push(if argument.is_host_scalar() {
             host_scalar(array).into()
         } else {
-            Buffer::from_bytes(runtime, array.ty(), array.bytes())?.into()
+            Buffer::from_bytes(executor.runtime(), array.ty(), array.bytes())?.into()
         });
     }
-    let results = program.function(&signature.name)?.call(passed)?;
+    let results = executor.function(&signature.name)?.call(passed)?;
     let array = |(value, result): (runtime::VmValue, &Argument)| -> Result<Array, CallError> {
         Ok(match value {
             runtime::VmValue::Buffer(buffer) => {

@@ -7,6 +7,7 @@ use errors::WithPath as _;
 use files::{ModuleCache, Scratch};
 
 use crate::compiler::{CompileError, CompileOptions, Compiler};
+use crate::error::Status;
 use crate::{cpu, program};
 
 /// Change it when the keys or the files of the cache change.
@@ -38,11 +39,10 @@ pub fn compile(
     cache: &ModuleCache,
 ) -> Result<Compiled, CompileError> {
     let start = Instant::now();
-    let key = key(module, options, &compiler.version()?);
-    let check = |vmfb: &[u8]| if options.makes_module() { program::check(vmfb) } else { Ok(()) };
-    if let Some(vmfb) = cache.load(&key)?.filter(|vmfb| check(vmfb).is_ok()) {
-        return Ok(Compiled { vmfb, from_cache: true, wall: start.elapsed(), log: String::new() });
+    if let Some(compiled) = compiled_before(compiler, module, options, cache)? {
+        return Ok(compiled);
     }
+    let key = key(module, options, &compiler.version()?);
     cache.create()?;
     let folder = Scratch::new_in(&cache.dir)?;
     let output = folder.path().join("module.vmfb");
@@ -61,7 +61,7 @@ pub fn compile(
         let vmfb = fs::read(&output).with_path("read", &output)?;
         // Before it is kept: a compiler that is broken today may not be so tomorrow.
         let (path, log) = (compiler.path.clone(), log.clone());
-        check(&vmfb).map_err(|status| CompileError::NoModule { path, log, status })?;
+        check(&vmfb, options).map_err(|status| CompileError::NoModule { path, log, status })?;
         Ok((vmfb, said))
     });
     let (vmfb, log) = compiled.map_err(|mut error| {
@@ -76,6 +76,24 @@ pub fn compile(
     })?;
     cache.store(&key, &vmfb)?;
     Ok(Compiled { vmfb, from_cache: false, wall: start.elapsed(), log })
+}
+
+/// Reads a compiled module from the cache; `None` if the cache lacks it.
+pub fn compiled_before(
+    compiler: &Compiler,
+    module: &ModuleText,
+    options: &CompileOptions,
+    cache: &ModuleCache,
+) -> Result<Option<Compiled>, CompileError> {
+    let start = Instant::now();
+    let vmfb = cache.load(&key(module, options, &compiler.version()?))?;
+    let is_valid = |vmfb: &Vec<u8>| check(vmfb, options).is_ok();
+    let compiled = |vmfb| Compiled { vmfb, from_cache: true, wall: start.elapsed(), log: String::new() };
+    Ok(vmfb.filter(is_valid).map(compiled))
+}
+
+fn check(vmfb: &[u8], options: &CompileOptions) -> Result<(), Status> {
+    if options.makes_module() { program::check(vmfb) } else { Ok(()) }
 }
 
 /// All inputs that affect the compiled module.

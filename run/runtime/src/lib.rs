@@ -56,7 +56,7 @@ mod profile;
 mod program;
 
 pub use buffer::Buffer;
-pub use compile::{Compiled, ModuleText, compile};
+pub use compile::{Compiled, ModuleText, compile, compiled_before};
 pub use compiler::{CompileError, CompileOptions, Compiler, WHEEL};
 pub use cpu::{host_cpu_features, missing_cpu_features};
 pub use device::{Device, Runtime, Transfers};

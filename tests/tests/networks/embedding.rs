@@ -69,7 +69,7 @@ fn texts_become_the_tokens_of_sentence_transformers() {
 fn texts_that_a_program_does_not_take() {
     let golden = golden(FIXTURES[0]);
     let built = build(&golden, F32, 2, Ok).unwrap();
-    let program = program(&built);
+    let program = program(&built).unwrap();
     let embedder = Embedder::new(&program, golden.vocab_size).unwrap();
     assert_eq!((embedder.batch(), embedder.length(), embedder.features()), (2, 40, 30));
     assert!(embedder.embed(&[]).unwrap().is_empty());
@@ -94,7 +94,7 @@ fn a_program_is_bound_by_role() {
     for place in 0..2 {
         let mut signatures = built.module.signatures.clone();
         signatures[0].arguments[place].role = Role::Plain;
-        let program = tracewright::Program::new(&built.runtime, built.program.clone(), signatures);
+        let program = tracewright::Program::new(&built.runtime, &built.program, signatures).unwrap();
         let refused = Embedder::new(&program, golden.vocab_size).err().unwrap();
         assert!(refused.to_string().ends_with("its entry points are [\"embed\"]"), "{refused}");
     }

@@ -4,6 +4,7 @@
 mod batch;
 mod bounded;
 mod crossing;
+mod early;
 mod embedding;
 mod encoder_decoder;
 mod encoders;

@@ -55,7 +55,7 @@ coded! {
         TW0708: Failed NotStored;
     }
 
-    GenerateError: File Template Evaluate Gguf Runtime Pjrt {
+    GenerateError: File Template Evaluate Gguf Compile Runtime Pjrt {
         TW0004: ConstraintProgram;
         TW0707: OtherEngine;
         TW0801: Json Key;

@@ -257,7 +257,8 @@ impl Calibration<'_> {
         let folder = Scratch::new_in(&std::env::temp_dir()).map_err(BisectError::from)?;
         let (archive, _) = build.bake(&folder.path().join("part.irpa")).map_err(BisectError::from)?;
         let module = build.instantiate(&self.runtime, &archive).map_err(BisectError::from)?;
-        Ok(Program::new(&self.runtime, module, build.lowered.module.signatures))
+        let signatures = build.lowered.module.signatures;
+        Ok(Program::new(&self.runtime, &module, signatures).map_err(BisectError::from)?)
     }
 }
 

@@ -118,7 +118,7 @@ impl CompiledForm<'_> {
         let module = build.instantiate(&self.runtime, &archive)?;
         let signatures = build.lowered.module.signatures;
         let names: Vec<String> = signatures.iter().map(|signature| signature.name.clone()).collect();
-        let program = Program::new(&self.runtime, module, signatures);
+        let program = Program::new(&self.runtime, &module, signatures)?;
         let arguments: Vec<Array> = arguments.iter().map(Array::from).collect();
         let call = |name: &String| {
             let results = program.call(name, &arguments)?;
