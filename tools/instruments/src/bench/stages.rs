@@ -6,6 +6,7 @@ use std::time::Instant;
 use bake::BakeOptions;
 use files::Scratch;
 use irpa::Checkpoint;
+use lower::Module;
 use runtime::Compiler;
 
 use super::{BenchError, Case, Label, Workload};
@@ -19,7 +20,13 @@ pub struct Stages {
     recorded: trace::Trace,
     expanded: Expanded,
     lowered: Lowered,
+    /// The module with which a model starts, if it has fewer entry points.
+    first: Option<Module>,
 }
+
+/// The phases of `iree-compile` in their order, by the names of its option `--compile-to`: StableHLO is read,
+/// dispatches are formed, memory is planned, and the code of executables is generated.
+const PHASES: [&str; 4] = ["input", "flow", "executable-sources", "executable-targets"];
 
 impl Stages {
     /// Lowers the plan once, and stores the text of the MLIR module for the benchmark cases.
@@ -27,7 +34,8 @@ impl Stages {
         let recorded = plan.record(&plan.steps())?.trace;
         let expanded = plan.expand(&recorded)?;
         let lowered = expanded.lower(plan.model.ignorable.clone()).map_err(PlanError::from)?;
-        Ok(Self { plan, recorded, expanded, lowered })
+        let first = expanded.apart().map_err(PlanError::from)?.map(|mut modules| modules.swap_remove(0));
+        Ok(Self { plan, recorded, expanded, lowered, first })
     }
 
     /// The stages before compilation: record, then simplify and expand, then write the module's text.
@@ -49,12 +57,35 @@ impl Stages {
         ]
     }
 
-    /// With an empty cache.
+    /// The compilation of all entry points with an empty cache.
     pub fn compile<'a>(&'a self, compiler: &'a Compiler) -> Case<'a> {
-        self.case("compile", Workload::default(), move || {
+        self.compilation("compile".into(), compiler, &self.lowered.module, None)
+    }
+
+    /// The compilation up to each phase of `iree-compile`, and of the module with which a model starts. Each row
+    /// includes the rows before it.
+    pub fn compile_phases<'a>(&'a self, compiler: &'a Compiler) -> Vec<Case<'a>> {
+        let module = self.first.as_ref().unwrap_or(&self.lowered.module);
+        let to = |phase: &'static str| {
+            self.compilation(format!("first module to {phase}"), compiler, module, Some(phase))
+        };
+        let mut cases: Vec<Case<'a>> = PHASES.into_iter().map(to).collect();
+        cases.push(self.compilation("first module".into(), compiler, module, None));
+        cases.push(self.compile(compiler));
+        cases
+    }
+
+    fn compilation<'a>(
+        &'a self,
+        case: String,
+        compiler: &'a Compiler,
+        module: &'a Module,
+        phase: Option<&'static str>,
+    ) -> Case<'a> {
+        self.case(&case, Workload::default(), move || {
             let cache = Scratch::new_in(&std::env::temp_dir())?;
-            let module = &self.lowered.module;
-            let options = compile_options(&self.lowered, compiler).map_err(LoadError::from)?;
+            let mut options = compile_options(&self.lowered, compiler).map_err(LoadError::from)?;
+            options.flags.extend(phase.map(|phase| format!("--compile-to={phase}")));
             compile(module, compiler, &options, cache.path()).map_err(LoadError::from)?;
             Ok(())
         })

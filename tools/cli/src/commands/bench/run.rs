@@ -64,7 +64,8 @@ impl Arguments {
             Self::Trace(of) => bench.report(bench.stages(of)?.iter().flat_map(Stages::trace).collect()),
             Self::Compile(of) => {
                 let stages = bench.stages(of)?;
-                bench.report(stages.iter().map(|stages| stages.compile(&bench.compiler)).collect())
+                bench
+                    .report(stages.iter().flat_map(|stages| stages.compile_phases(&bench.compiler)).collect())
             }
             Self::Bake(of) => {
                 let baked = bench.checkpoints(of, bench.plans(of)?)?;
