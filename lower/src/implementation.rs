@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use kernels::FusedOp;
 use ops::{Op, TensorType, WeightFormat, WeightUse};
-use targets::Target;
+use targets::{Numerics, Target};
 use trace::{Function, NodeId, NodeKind, Parameter, Trace};
 
 use crate::cuda::{CudaCalls, has_cuda_kernels};
@@ -65,6 +65,9 @@ impl<'t> Implementations<'t> {
         // for numbers halfway between two integers.
         if kernels.is_empty() && has(trace, |op| matches!(op, Op::Dequantize(_))) {
             return Err(LowerError::IntegersWithoutKernels);
+        }
+        if kernels.is_empty() && target.numerics != Numerics::Fast {
+            return Err(LowerError::NumericsWithoutKernels(target.numerics));
         }
         let layouts = assign_layouts(trace, &resolved(&weights.quantize, trace)?, &kernels);
         let has_rings = has(trace, |op| matches!(op, Op::Append(append) if append.ring));

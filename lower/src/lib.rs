@@ -28,7 +28,7 @@ mod tunable;
 mod xla;
 
 use ops::ElementType;
-use targets::{Target, Unsupported};
+use targets::{Numerics, Target, Unsupported};
 use trace::Provenance;
 
 pub use collectives::{Collective, CollectiveKind, Collectives};
@@ -83,6 +83,12 @@ pub enum LowerError {
         the KV cache in the network's element type"
     )]
     IntegersWithoutKernels,
+    /// The target must compute the same bits in any call or on any processor, which only kernels do.
+    #[error(
+        "the numerics are {}, but the target has no kernels or the kernels are off, so that the compiler chooses \
+        the order of sums", .0.word()
+    )]
+    NumericsWithoutKernels(Numerics),
     /// The target's device does not support tensors of an element type.
     #[error("the node %{node} of `{function}` has the type {element}, {}", lacking(target, *lack))]
     Element {

@@ -119,6 +119,7 @@ fn manifest_of(
         quant: plan.weights.quantize.rounds().then(|| plan.weights.quantize.to_string()),
         kv: plan.kv.word().to_owned(),
         kernels: plan.weights.kernels,
+        numerics: plan.target.numerics.word().to_owned(),
         layout: if module.parameters.iter().any(Parameter::is_packed) { "kernels" } else { "plain" }.into(),
         tuning: Tuning { kernels: module.tuned.clone(), ..plan.target.tuning.clone() },
         module_blake3: blake3::hash(&compiled.vmfb).to_string(),

@@ -6,6 +6,7 @@
 mod append;
 mod attention;
 mod code;
+mod contraction;
 mod cuda;
 mod dequantize;
 mod formats;
@@ -29,7 +30,7 @@ use std::fmt::Write as _;
 use ops::format::ActivationBits;
 use ops::ops::{Dequantize, LinearAttention, PackedExperts, PackedLinear, PackedRows, RmsNorm};
 use ops::{ElementType, Op, Operand, Statements, TensorType, WeightFormat};
-use targets::{Target, Tiling};
+use targets::{Numerics, Target, Tiling};
 
 use append::Appending;
 use attention::Attention;
@@ -60,6 +61,7 @@ enum Serving<'w> {
 /// The kernels that the target supports, and those that the module's code calls.
 pub struct Kernels {
     isa: Option<Isa>,
+    portable: bool,
     tuning: BTreeMap<String, Tiling>,
     /// The tilings from tuning files that the module uses.
     tuned: BTreeMap<String, Tiling>,
@@ -71,12 +73,13 @@ pub struct Kernels {
 impl Kernels {
     /// Creates the set of a target's kernels, empty if the processor features are unknown.
     pub fn of(target: &Target) -> Self {
-        Self { isa: Isa::of(target), tuning: target.tuning.kernels.clone(), ..Self::none() }
+        let portable = target.numerics == Numerics::Portable;
+        Self { isa: Isa::of(target), portable, tuning: target.tuning.kernels.clone(), ..Self::none() }
     }
 
     pub fn none() -> Self {
         let (tuning, tuned) = (BTreeMap::new(), BTreeMap::new());
-        Self { isa: None, tuning, tuned, called: BTreeMap::new(), tails: Vec::new() }
+        Self { isa: None, portable: false, tuning, tuned, called: BTreeMap::new(), tails: Vec::new() }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -307,7 +310,7 @@ impl Kernels {
             let _ = writeln!(
                 text,
                 "      func.func @{name}({arguments}) {{\n{}        return\n      }}",
-                kernel.body
+                if self.portable { contraction::fused(&kernel.body) } else { kernel.body.clone() }
             );
         }
         text.push_str("    }\n  }\n");

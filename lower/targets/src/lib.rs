@@ -154,7 +154,8 @@ impl Target {
     /// instructions. Without bf16 instructions, a matmul of 128 rows takes 60 times as long with packed
     /// weights as with unpacked weights (the weight is 2048 × 8192, on AVX-512 without `avx512bf16`).
     pub fn repacks(&self, bf16: bool) -> bool {
-        self.device == DeviceKind::Cpu && (!bf16 || self.has_bf16() == Some(true))
+        let is_cpu = self.device == DeviceKind::Cpu && self.numerics != Numerics::Portable;
+        is_cpu && (!bf16 || self.has_bf16() == Some(true))
     }
 
     /// Whether the processor has instructions that multiply bf16; `None` if its features are unknown.
@@ -174,8 +175,8 @@ pub enum Numerics {
     Fast,
     /// The bits of logits depend only on the tokens of the sequence, because kernels do not use AMX.
     Invariant,
-    /// As `Invariant`, and kernels multiply and add bf16 weights as f32, so that processors with
-    /// bf16 instructions round as those without.
+    /// As `Invariant`, and the bits are the same on every processor with kernels: these multiply and add bf16 weights
+    /// as f32, and fuse products with sums themselves.
     Portable,
 }
 

@@ -102,8 +102,8 @@ numeric_options! {
          position (q8) [default: computed]";
     numerics: Numerics = Device "numerics" "fast|invariant|portable" (numerics, |numerics| numerics.word().into())
         "With `invariant`, the logits have the same bits for any number of tokens per call; `invariant` makes \
-         prefill slower on processors with AMX. `portable` also computes matmuls with bf16 weights on \
-         processors with bf16 instructions as on those without [default: fast]";
+         prefill slower on processors with AMX. `portable` also gives them the same bits on every processor that has \
+         kernels; bf16 weights are slower on processors with bf16 instructions [default: fast]";
 }
 
 impl NumericOption {

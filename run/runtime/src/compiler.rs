@@ -13,7 +13,7 @@ use std::time::Duration;
 use errors::{FileError, Place, WithPath as _};
 use files::Scratch;
 use ops::ElementType;
-use targets::{Backend, DeviceKind, Target};
+use targets::{Backend, DeviceKind, Numerics, Target};
 
 use crate::child::{self, Stopped};
 use crate::error::Status;
@@ -148,7 +148,9 @@ impl CompileOptions {
     /// workers; another keeps the program from transposing and copying weights at its start.
     pub fn new(target: Target, tiled: bool) -> Self {
         let flags = ["--iree-opt-level=O1", "--iree-opt-aggressively-propagate-transposes"];
-        let tuned = target.tuning.flags.iter().map(|flag| flag.flag());
+        // The flags of a tuning can change which products and sums are rounded together.
+        let tuned = target.tuning.flags.iter().filter(|_| target.numerics != Numerics::Portable);
+        let tuned = tuned.map(|flag| flag.flag());
         let flags = flags.into_iter().chain(tuned).map(String::from).collect();
         Self { target, tiled, verified: false, flags }
     }

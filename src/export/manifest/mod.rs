@@ -14,7 +14,7 @@ use files::{is_there, limits};
 use ops::{Attribute as _, Reader, TensorType};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use targets::{DeviceKind, Tuning};
+use targets::{DeviceKind, Numerics, Tuning};
 use trace::{Argument, Role, Signature};
 
 use dir::names::{COPIED, MANIFEST};
@@ -165,6 +165,9 @@ pub struct IreeManifest {
     pub kv: String,
     /// Whether Tracewright's kernels compute matmuls and attention.
     pub kernels: bool,
+    /// Which bits are promised: fast, invariant or portable.
+    #[serde(default = "fast")]
+    pub numerics: String,
     /// The memory layout of the weights. The value `kernels` means that weights are packed for Tracewright's
     /// kernels. The value `plain` means that weights have the same order as in the checkpoint.
     pub layout: String,
@@ -185,6 +188,11 @@ pub struct IreeManifest {
     pub parameters: BTreeMap<String, String>,
 }
 
+/// Exports of earlier versions have no key `numerics`.
+fn fast() -> String {
+    Numerics::Fast.word().to_owned()
+}
+
 impl IreeManifest {
     /// Returns the value of a numeric option in the export. The result is `None` if the manifest does
     /// not record the option.
@@ -194,6 +202,7 @@ impl IreeManifest {
             "simplify" => self.simplify.clone(),
             "quant" => self.quant.clone().unwrap_or_else(|| "none".into()),
             "kv" => self.kv.clone(),
+            "numerics" => self.numerics.clone(),
             "kernels" => if self.kernels { "on" } else { "off" }.into(),
             _ => return None,
         })

@@ -44,11 +44,8 @@ fn a_device_that_cannot_be_used_is_named() {
         ),
         (&["--device", "cpu", "--target", "x86-64-v3"], 2, "the model of a GPU device"),
         (&["--target", "vulkan"], 2, "--device"),
-        (
-            &["--numerics", "invariant", "--kernels", "off"],
-            2,
-            "`--numerics` is invariant, but without kernels",
-        ),
+        (&["--numerics", "invariant", "--kernels", "off"], 1, "error[TW0518]: the numerics are invariant"),
+        (&["--numerics", "portable", "--kernels", "off"], 1, "leave out `--kernels off`"),
     ] {
         let ran = run(&mut tracewright(&[&generate[..], arguments].concat()));
         assert_eq!(ran.code, Some(code), "{arguments:?}: {}", ran.err);

@@ -258,6 +258,7 @@ coded! {
         TW0506: Infer;
         TW0507: Composite Kernel;
         TW0508: IntegersWithoutKernels;
+        TW0518: NumericsWithoutKernels;
         TW0513: Element;
         TW0514: Pattern;
         TW0428: NoEntry;

@@ -172,7 +172,7 @@ fn numerics_use_no_tiles_and_no_bf16() {
         &with_bf16,
         &Target { numerics: Numerics::Portable, ..with_bf16.clone() },
         &of(Numerics::Portable),
-        &plain("+avx512vnni"),
+        &Target { numerics: Numerics::Portable, ..plain("+avx512vnni") },
     ];
     for format in [WeightFormat::Bf16, WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Q4K] {
         let calls = tiled(format, 1);

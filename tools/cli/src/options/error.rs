@@ -13,6 +13,7 @@ use tracewright::errors::{LISTED, escaped};
 use tracewright::export::xla::XlaError;
 use tracewright::files::limits;
 use tracewright::footprint::{Phase, TooLarge};
+use tracewright::lower::LowerError;
 #[cfg(feature = "iree")]
 use tracewright::{
     ModelError,
@@ -223,6 +224,7 @@ pub fn library_help(error: &AnyCoded) -> Vec<String> {
         return smaller(error);
     }
     helps! { error:
+        LowerError::NumericsWithoutKernels(_) => "leave out `--kernels off`; on a processor without kernels, leave out `--numerics`";
         XlaError::Shard(_) => "`--shard AXES=MESH_AXIS` divides tensor axes along an axis of the mesh, `--shard AXES=none` does not divide the tensor axes";
     }
     #[cfg(feature = "iree")]

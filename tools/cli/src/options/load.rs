@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use console::{ModelArguments, NetworkArguments, usage, warn};
+use console::{ModelArguments, NetworkArguments, warn};
 use tracewright::build::LoadError;
 use tracewright::errors::WithPath as _;
 use tracewright::export::{self, commands};
@@ -14,7 +14,6 @@ use tracewright::model::{BuildInfo, Opening, TemplateProgram, WatchOpen};
 use tracewright::models::check_generates;
 use tracewright::output_guard::check_output;
 use tracewright::runtime::Compiler;
-use tracewright::targets::Numerics;
 use tracewright::{GenerateOptions, Model, ModelError, OpenOptions, PlanError};
 
 use super::arguments::{CompileArguments, DeviceArguments, RunArguments, TuningArguments, TuningOption};
@@ -190,14 +189,6 @@ pub fn network_options(
 /// Selects the device for a model that this command compiles.
 pub fn choose(options: &mut OpenOptions, device: &DeviceArguments) -> Result<(), Error> {
     let (name, target) = device.choose_target()?;
-    if target.numerics != Numerics::Fast && options.numeric.kernels == Some(false) {
-        let what = format!(
-            "`--numerics` is {}, but without kernels the compiler chooses the order of sums; \
-             leave out `--kernels off`",
-            target.numerics.word()
-        );
-        return Err(usage(what).into());
-    }
     (options.device, options.target) = (Some(name), Some(target));
     Ok(())
 }
