@@ -4,6 +4,7 @@
 mod conversation;
 mod engine;
 mod error;
+mod fingerprint;
 mod handle;
 mod messages;
 mod opening;
@@ -17,6 +18,7 @@ mod text;
 pub use conversation::{Conversation, PreparedTurn, Turn};
 pub use engine::{Completion, Embedded, ModelInfo, TextEvent};
 pub use error::ModelError;
+pub use fingerprint::{Fingerprint, FingerprintText};
 pub use handle::Model;
 pub use messages::{Message, MessagePart, assistant, system, user};
 pub use models::fit::OpenWarning;

@@ -80,6 +80,17 @@ impl Opening {
         self.text.tokenizer.as_deref()
     }
 
+    /// The tokenizer, or the error that there is none.
+    pub(super) fn needed_tokenizer(&self) -> Result<&Tokenizer, ModelError> {
+        self.text.tokenizer()
+    }
+
+    /// The name of the model's folder or file.
+    pub(super) fn name(&self) -> String {
+        let name = self.text.path.file_name().unwrap_or(self.text.path.as_os_str());
+        name.to_string_lossy().into_owned()
+    }
+
     /// Returns the ids of the tokens that end a generated text.
     pub fn stop_tokens(&self) -> &[u32] {
         &self.text.stop_tokens

@@ -30,6 +30,28 @@ fn a_machine_that_has_everything_is_well() {
     );
 }
 
+/// A copy of the demo model whose norms add another number has other bits.
+#[test]
+fn bits_of_the_demo_model_are_compared() {
+    let demo = demo();
+    let ran = succeed(&mut tracewright(&["doctor", "--model", text(&demo)]));
+    let line = ran.out.lines().find(|line| line.starts_with("ok  bits")).unwrap();
+    let printed = succeed(&mut tracewright(&["fingerprint", text(&demo)])).out;
+    assert!(line.ends_with(printed.trim_end()), "{line}: {printed}");
+    let folder = folder();
+    let other = folder.path().join("demo");
+    fs::create_dir(&other).unwrap();
+    for file in fs::read_dir(&demo).unwrap().map(|file| file.unwrap().path()) {
+        fs::copy(&file, other.join(file.file_name().unwrap())).unwrap();
+    }
+    let config = fs::read_to_string(demo.join("config.json")).unwrap();
+    fs::write(other.join("config.json"), config.replace("1e-05", "1e-03")).unwrap();
+    let ran = run(&mut tracewright(&["doctor", "--model", text(&other)]));
+    assert!(ran.code == Some(1) && ran.out.contains("BAD bits"), "{}", ran.out);
+    let ran = run(&mut tracewright(&["doctor", "--model", text(&fixture("llama-tied"))]));
+    assert!(ran.err.contains("expected the folder of a model that comes with Tracewright"), "{}", ran.err);
+}
+
 #[test]
 fn what_is_missing_comes_with_what_mends_it() {
     let folder = folder();

@@ -1,5 +1,7 @@
 //! `tracewright doctor` checks the installation, and explains how to fix it.
 
+use std::path::PathBuf;
+
 use clap::Args;
 
 use crate::arguments::CompileArguments;
@@ -9,6 +11,10 @@ pub struct Arguments {
     /// Print one JSON object on stdout instead of a line for each check
     #[arg(long)]
     pub json: bool,
+    /// Folder of a model that comes with Tracewright, `demo` or `demo-gemma3`: `doctor` compares the bits of its logits
+    /// with the stored fingerprint [default: `demo`, if the current folder has it]
+    #[arg(long, value_name = "DIR")]
+    pub model: Option<PathBuf>,
     #[command(flatten)]
     pub compile: CompileArguments,
 }
@@ -17,20 +23,22 @@ pub struct Arguments {
 mod run {
     use std::path::{Path, PathBuf};
 
-    use console::print;
+    use console::{print, usage};
     use kernels::Kernels;
     use serde_json::{Value, json};
-    use tracewright::Memory;
     use tracewright::errors::WithCauses;
     use tracewright::footprint::readable;
+    use tracewright::model::{Fingerprint, FingerprintText, Opening};
     use tracewright::runtime::{Device, Runtime, WHEEL};
     use tracewright::targets::{Target, host_features};
+    use tracewright::{Memory, OpenOptions};
 
     use super::Arguments;
     use crate::Invocation;
     use crate::build;
     use crate::error::Error;
     use crate::interrupt::Interrupt;
+    use crate::load;
 
     struct Finding {
         what: &'static str,
@@ -64,7 +72,12 @@ mod run {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
             let interrupt = &invocation.interrupt;
             let (compiler, target) = compiler(self, interrupt)?;
-            let all = [compiler, processor(target), runtime(), cache(self), memory()];
+            let mut all = vec![compiler, processor(target), runtime(), cache(self), memory()];
+            let model =
+                self.model.clone().or_else(|| Some(PathBuf::from("demo")).filter(|demo| demo.is_dir()));
+            if let Some(model) = model.filter(|_| all.iter().all(|finding| finding.found.is_ok())) {
+                all.push(bits(self, &model, invocation)?);
+            }
             let missing = all.iter().filter(|finding| finding.found.is_err()).count();
             let written = print(&if self.json {
                 let findings: Vec<Value> = all.iter().map(Finding::json).collect();
@@ -173,6 +186,34 @@ mod run {
             (Ok(_), None) => Ok(format!("`{}`", folder.display())),
         };
         Finding { what, help: if found.is_err() { other } else { None }, found, value }
+    }
+
+    /// Compares the bits of a shipped model's logits with the stored ones, which every processor with kernels computes.
+    fn bits(arguments: &Arguments, model: &Path, invocation: &Invocation) -> Result<Finding, Error> {
+        let name = model.file_name().unwrap_or_default();
+        let stored = Fingerprint::SHIPPED.iter().find(|(shipped, _)| *shipped == name);
+        let Some((_, expected)) = stored else {
+            return Err(usage(format!(
+                "`--model` is `{}`, expected the folder of a model that comes with Tracewright: {}",
+                model.display(),
+                Fingerprint::SHIPPED.map(|(name, _)| format!("`{name}`")).join(" or ")
+            ))
+            .into());
+        };
+        let options = OpenOptions { read: invocation.read, ..OpenOptions::default() };
+        let mut opening = Opening::read(model, options)?;
+        let text = FingerprintText::new(&mut opening, None)?;
+        let found = text.of(&load::open(opening, &arguments.compile, &invocation.interrupt)?)?.to_string();
+        let is_same = found == *expected;
+        let value = json!({ "fingerprint": found, "expected": expected });
+        let help =
+            "this machine computes other bits than others; please report the output of `doctor --json`";
+        Ok(Finding {
+            what: "bits",
+            found: if is_same { Ok(found) } else { Err(format!("{found}, expected {expected}")) },
+            help: (!is_same).then(|| help.to_owned()),
+            value,
+        })
     }
 
     /// Uses the nearest parent folder that exists.

@@ -13,6 +13,7 @@ mod doctor;
 mod embed;
 mod explain;
 mod export;
+mod fingerprint;
 mod generate;
 mod man;
 mod models;
@@ -120,6 +121,8 @@ commands! {
     Bisect: bisect(model) iree;
     /// Measure the effect of a weight format on a text: KL divergence, share of equal tokens and perplexity
     Quality: quality(model) iree;
+    /// Print a hash of a model's logits for a text, to compare the bits of two machines
+    Fingerprint: fingerprint(model) iree;
     /// Write a model directory with quantized weights, calibrated on a text
     Quantize: quantize(model) iree;
     /// Report the memory that a model needs, without reading the weights
