@@ -43,14 +43,16 @@ pub enum ConfigError {
         /// All problems with the keys in the configuration file.
         problems: Vec<KeyProblem>,
     },
-    /// The configuration of an embedding model lists other modules than the network has.
-    #[error("`{}`: the model has the modules {found}, expected {expected}", .path.display())]
+    /// A model of sentence-transformers lists a module that Tracewright does not know at this place.
+    #[error("`{}`: module {index} is {found}, expected {expected}", .path.display())]
     Modules {
-        /// Path of the configuration file.
+        /// Path of the list of modules.
         path: PathBuf,
-        /// The modules that the configuration file lists.
+        /// In the list, from 0.
+        index: usize,
+        /// The type and the folder of the module.
         found: String,
-        /// The modules that the embedding network has.
+        /// The modules that can be there.
         expected: String,
     },
     /// Tracewright does not support the architecture that the configuration file declares.
@@ -85,6 +87,22 @@ pub enum ConfigError {
     /// The model is a language model, but the caller expects a model that computes embeddings.
     #[error("`{}`: the architecture `{found}` generates text and does not compute embeddings", .path.display())]
     Generates {
+        /// Path of the configuration file.
+        path: PathBuf,
+        /// The architecture that the configuration file declares.
+        found: String,
+    },
+    /// The model scores pairs of texts, but the caller expects embeddings or generated text.
+    #[error("`{}`: the architecture `{found}` scores pairs of texts, and does nothing else", .path.display())]
+    Scores {
+        /// Path of the configuration file.
+        path: PathBuf,
+        /// The architecture that the configuration file declares.
+        found: String,
+    },
+    /// The caller expects a model that scores pairs of texts.
+    #[error("`{}`: the architecture `{found}` does not score pairs of texts", .path.display())]
+    Unranked {
         /// Path of the configuration file.
         path: PathBuf,
         /// The architecture that the configuration file declares.

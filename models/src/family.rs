@@ -18,7 +18,8 @@ pub struct Family {
     pub architectures: &'static [&'static str],
     /// Classes without an output head, for which HF transformers finds the first architecture by model type.
     pub bases: &'static [&'static str],
-    /// Values of `model_type`, for a `config.json` without `architectures`.
+    /// Values of `model_type`, for a `config.json` without `architectures`, and further architectures of an
+    /// encoder.
     pub model_types: &'static [&'static str],
     /// The differences from other networks, for the table in the documentation.
     pub about: &'static str,
@@ -37,8 +38,6 @@ pub struct Family {
     pub stacks: Stacks,
     /// Needed only if several families share an architecture name.
     pub is: fn(&Keys) -> bool,
-    /// Lists the folders next to the checkpoint that contain further tensors of the network.
-    pub folders: &'static [&'static str],
     /// The description of the family's GGUF files, if llama.cpp supports the family.
     pub gguf: Option<GgufFamily>,
     /// The published sizes of the network, such as a model with 8 billion parameters.
@@ -89,7 +88,6 @@ impl Family {
             quantized: &[],
             stacks: &[],
             is: |_| true,
-            folders: &[],
             gguf: None,
             presets: &[],
         }

@@ -49,13 +49,14 @@ pub use head::UntiedHead;
 pub use mtp::{MtpError, check_mtp};
 pub use opened::{ModelKind, Naming, Opened};
 pub use rope::{RopeDefaults, RopeParameters, RopeScaling};
-pub use sentence::{SentenceConfig, UnknownPrompt};
+pub use sentence::{Activation, Pairs, Pooling, SentenceConfig, Step, UnknownPrompt};
 pub use shape_check::{DeclaredSize, Evidence, OtherSize, OtherSizes, check_sizes};
 pub use short_conv::ConvConfig;
 
 families! {
     llama::Llama(LlamaConfig);
     apertus::Apertus(LlamaConfig);
+    bert::Bert(bert::BertConfig) embeds;
     cohere2::Cohere2(cohere2::Cohere2Config);
     deepseek_v3::DeepseekV3(latent::LatentConfig);
     embedding_gemma::EmbeddingGemma(EmbeddingGemmaConfig) embeds;
@@ -80,12 +81,15 @@ families! {
     mistral::Mistral(LlamaConfig);
     mistral4::Mistral4(latent::LatentConfig);
     mixtral::Mixtral(ExpertsConfig);
+    modernbert::ModernBert(modernbert::ModernBertConfig) embeds;
     nemotron_h::NemotronH(mamba2::Mamba2Config);
+    nomic_bert::NomicBert(nomic_bert::NomicBertConfig) embeds;
     olmo2::Olmo2(LlamaConfig);
     olmo3::Olmo3(LlamaConfig);
     olmoe::Olmoe(olmoe::OlmoeConfig);
     phi3::Phi3(LlamaConfig);
     qwen2::Qwen2(LlamaConfig);
+    qwen3_embedding::Qwen3Embedding(qwen3_embedding::Qwen3EmbeddingConfig) embeds;
     qwen3::Qwen3(LlamaConfig);
     qwen3_5::Qwen35(qwen3_5::Qwen35Config);
     qwen3_5_moe::Qwen35Moe(qwen3_5::Qwen35Config);
@@ -94,6 +98,7 @@ families! {
     seed_oss::SeedOss(LlamaConfig);
     smollm3::SmolLm3(smollm3::SmolLm3Config);
     starcoder2::Starcoder2(LlamaConfig);
+    xlm_roberta::XlmRoberta(bert::BertConfig) embeds;
 }
 
 /// Unread keys in the second argument are no error.
@@ -158,7 +163,8 @@ impl ModelConfig {
     /// The names of the network's weights in a checkpoint of the family.
     pub fn naming(&self) -> Naming {
         let Facts { family, tied, .. } = self.facts();
-        Naming::of(family, tied)
+        let folders = self.kind().sentence().map(|sentence| sentence.weights.clone());
+        Naming::of(family, tied, folders.unwrap_or_default())
     }
 
     /// The key of the embedding table, if the output head is tied to it.
@@ -257,6 +263,7 @@ pub trait Architecture: Send + Sync {
 pub fn check_generates(kind: &ModelKind, path: &Path) -> Result<(), ConfigError> {
     match kind {
         ModelKind::Text => Ok(()),
+        ModelKind::Embedding(sentence) if sentence.pairs.is_some() => Err(scores(path)?),
         ModelKind::Embedding(_) => {
             let (found, path) = declared(path)?;
             Err(ConfigError::Embeds { found, path })
@@ -264,13 +271,30 @@ pub fn check_generates(kind: &ModelKind, path: &Path) -> Result<(), ConfigError>
     }
 }
 
-/// Fails for a network that predicts tokens. `path` is that of the model.
+fn scores(path: &Path) -> Result<ConfigError, ConfigError> {
+    let (found, path) = declared(path)?;
+    Ok(ConfigError::Scores { found, path })
+}
+
+/// Fails for a network that predicts tokens or scores pairs of texts. `path` is that of the model.
 pub fn check_embeds<'a>(kind: &'a ModelKind, path: &Path) -> Result<&'a SentenceConfig, ConfigError> {
     match kind {
+        ModelKind::Embedding(sentence) if sentence.pairs.is_some() => Err(scores(path)?),
         ModelKind::Embedding(sentence) => Ok(sentence),
         ModelKind::Text => {
             let (found, path) = declared(path)?;
             Err(ConfigError::Generates { found, path })
+        }
+    }
+}
+
+/// Fails for a network that does not score pairs of texts. `path` is that of the model.
+pub fn check_reranks<'a>(kind: &'a ModelKind, path: &Path) -> Result<&'a SentenceConfig, ConfigError> {
+    match kind {
+        ModelKind::Embedding(sentence) if sentence.pairs.is_some() => Ok(sentence),
+        _ => {
+            let (found, path) = declared(path)?;
+            Err(ConfigError::Unranked { found, path })
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::config::ConfigError;
 use crate::family::{Family, Stacks};
 use crate::gguf::{self, Renaming};
 use crate::quantized::stored_in;
-use crate::sentence::{self, SentenceConfig};
+use crate::sentence::SentenceConfig;
 use crate::shape_check::DeclaredSize;
 use crate::storage::Storage;
 use crate::{Architecture, ModelConfig, UntiedHead, head};
@@ -57,7 +57,7 @@ enum Names {
         stacks: Stacks,
         /// The key of the embedding table, if the output head is tied to it.
         tied: Option<&'static str>,
-        folders: &'static [&'static str],
+        folders: Vec<String>,
         storage: Storage,
     },
     Gguf(Renaming),
@@ -193,18 +193,16 @@ impl ModelKind {
     }
 
     /// Beside tokenizer and weights; some may be missing.
-    pub fn files(&self) -> &'static [&'static str] {
-        match self {
-            Self::Text => &[],
-            Self::Embedding(_) => &sentence::FILES,
-        }
+    pub fn files(&self) -> Vec<String> {
+        self.sentence().map(SentenceConfig::files).unwrap_or_default()
     }
 }
 
 impl Naming {
     /// The names of a family. `tied` is true if the output head is tied to the embedding table.
-    pub(crate) fn of(family: &'static Family, tied: bool) -> Self {
-        let &Family { prefixes, stacks, embedding, folders, .. } = family;
+    /// `folders` next to the checkpoint have further tensors.
+    pub(crate) fn of(family: &'static Family, tied: bool, folders: Vec<String>) -> Self {
+        let &Family { prefixes, stacks, embedding, .. } = family;
         let (tied, storage) = (tied.then_some(embedding), Storage::default());
         Self(Names::Family { prefixes, stacks, tied, folders, storage })
     }

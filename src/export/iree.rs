@@ -241,8 +241,9 @@ pub fn put_model_files(files: &ModelFiles, kind: &ModelKind, out: &Path) -> Resu
         Some(made) => made.iter().try_for_each(|(name, text)| dir::put(out, name, text.as_bytes()))?,
         None => {
             dir::copy(model, out)?;
-            let more = kind.files().iter().filter(|name| is_there(&model.join(name)));
-            more.copied().try_for_each(|name| dir::copy_file(model, out, name))?;
+            let files = kind.files();
+            let mut more = files.iter().filter(|name| is_there(&model.join(name)));
+            more.try_for_each(|name| dir::copy_file(model, out, name))?;
         }
     }
     Ok(())

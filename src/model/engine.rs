@@ -29,7 +29,14 @@ pub(super) enum Job {
     Score(Vec<u32>, Sender<Result<Vec<Vec<f32>>, ModelError>>),
     Save(Vec<u32>, Sender<Result<SavedSequence, ModelError>>),
     Load(Box<SavedSequence>, Sender<Result<(), ModelError>>),
-    Embed(Vec<Vec<u32>>, Sender<Result<Embedded, ModelError>>),
+    Embed(EmbedJob, Sender<Result<Embedded, ModelError>>),
+}
+
+/// Texts, or pairs of texts.
+pub(super) struct EmbedJob {
+    pub tokens: Vec<Vec<u32>>,
+    /// For each pair the tokens of its first text; empty if no network reads them.
+    pub first: Vec<usize>,
 }
 
 /// A sequence that the engine continues, and the listener that receives the pieces of its text.
@@ -513,26 +520,40 @@ impl Embeddings<'_> {
                 Job::Score(_, answer) => drop(answer.send(Err(kind("score tokens")))),
                 Job::Save(_, answer) => drop(answer.send(Err(kind("save a text")))),
                 Job::Load(_, answer) => drop(answer.send(Err(kind("load a text")))),
-                Job::Embed(texts, answer) => drop(answer.send(self.embed(&texts))),
+                Job::Embed(job, answer) => drop(answer.send(self.embed(job))),
             }
         }
     }
 
-    fn embed(&mut self, texts: &[Vec<u32>]) -> Result<Embedded, ModelError> {
+    /// The program depends on a text's own length only, so its embedding does not depend on other texts.
+    fn embed(&mut self, job: EmbedJob) -> Result<Embedded, ModelError> {
+        let EmbedJob { mut tokens, first } = job;
         let (most, vocabulary) = (self.model.max_context(), self.model.vocabulary());
-        let longest = texts.iter().map(Vec::len).max().unwrap_or_default();
-        let length = self.from.options.context.unwrap_or_else(|| length_for(longest, most));
-        check_texts(texts, length, vocabulary)?;
-        let ready = match self.programs.entry(length) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(entry) => {
-                let options = OpenOptions { context: Some(length), ..self.from.options.clone() };
-                entry.insert(self.from.program(self.model, &options, false)?)
-            }
-        };
-        let embedder = Embedder::new(&ready.program, vocabulary)?;
-        let start = Instant::now();
-        let embeddings = embedder.embed(texts)?;
-        Ok(Embedded { embeddings, time: start.elapsed(), build: Some(ready.build.clone()) })
+        let context = self.from.options.context;
+        check_texts(&tokens, context.unwrap_or(most), vocabulary)?;
+        let mut lengths: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (text, tokens) in tokens.iter().enumerate() {
+            let length = context.unwrap_or_else(|| length_for(tokens.len(), most));
+            lengths.entry(length).or_default().push(text);
+        }
+        let mut all = Embedded { embeddings: vec![Vec::new(); tokens.len()], ..Embedded::default() };
+        for (length, texts) in lengths {
+            let ready = match self.programs.entry(length) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(entry) => {
+                    let options = OpenOptions { context: Some(length), ..self.from.options.clone() };
+                    entry.insert(self.from.program(self.model, &options, false)?)
+                }
+            };
+            let embedder = Embedder::new(&ready.program, vocabulary)?;
+            let chosen: Vec<Vec<u32>> = texts.iter().map(|&text| std::mem::take(&mut tokens[text])).collect();
+            let first: Vec<usize> = texts.iter().filter_map(|&text| first.get(text).copied()).collect();
+            let start = Instant::now();
+            let embeddings = embedder.embed_pairs(&chosen, &first)?;
+            all.time += start.elapsed();
+            texts.into_iter().zip(embeddings).for_each(|(text, numbers)| all.embeddings[text] = numbers);
+            all.build = Some(ready.build.clone());
+        }
+        Ok(all)
     }
 }

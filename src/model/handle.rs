@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use generate::{Chat, GenerationDefaults, SavedSequence, Tokenizer};
 
-use super::engine::{Embedded, Job, ModelInfo, generates_text};
+use super::engine::{EmbedJob, Embedded, Job, ModelInfo, generates_text};
 use super::error::ModelError;
 use super::text::ModelText;
 
@@ -111,10 +111,11 @@ impl Model {
         texts: &[&str],
         prompt_name: Option<&str>,
     ) -> Result<Vec<Vec<u32>>, ModelError> {
+        self.check_embeds()?;
         let tokenizer = self.inner.text.tokenizer()?;
         let prompt = match &self.inner.text.sentence {
             Some(sentence) => sentence.prompt(prompt_name)?,
-            None => return Err(generates_text(&self.inner.text.path)),
+            None => "",
         };
         let tokens = texts.iter().map(|text| tokenizer.encode(&format!("{prompt}{text}")));
         Ok(tokens.collect::<Result<Vec<_>, _>>()?)
@@ -122,9 +123,19 @@ impl Model {
 
     /// Computes embeddings of texts. Each text is a list of token ids, including special tokens.
     pub fn embed_tokens(&self, texts: Vec<Vec<u32>>) -> Result<Embedded, ModelError> {
-        let (answer, embedded) = channel();
-        self.inner.ask(Job::Embed(texts, answer))?;
-        embedded.recv().map_err(|_| ModelError::Gone)?
+        self.check_embeds()?;
+        self.embed_job(EmbedJob { tokens: texts, first: Vec::new() })
+    }
+
+    fn check_embeds(&self) -> Result<(), ModelError> {
+        match &self.inner.text.sentence {
+            Some(sentence) if sentence.pairs.is_some() => {
+                let (path, does) = (self.inner.text.path.clone(), "scores pairs of texts");
+                Err(ModelError::Kind { path, does, asked: "embed it" })
+            }
+            Some(_) => Ok(()),
+            None => Err(generates_text(&self.inner.text.path)),
+        }
     }
 }
 

@@ -11,6 +11,7 @@ mod opening;
 mod options;
 mod render;
 mod request;
+mod rerank;
 mod room;
 mod source;
 mod text;
@@ -26,6 +27,7 @@ pub use opening::Opening;
 pub use options::{OpenOptions, Speculation, UnknownSpeculation, WatchOpen, cache_folder};
 pub use render::{TemplateAnswer, TemplateProgram, TemplateRequest};
 pub use request::{Pieces, Request, Running};
+pub use rerank::{Ranked, Reranked};
 pub use source::{BuildInfo, choose_target};
 
 pub use crate::tuning::TuningSource;

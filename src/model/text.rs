@@ -31,8 +31,12 @@ pub(super) struct ModelText {
 
 impl ModelText {
     pub fn read(files: &ModelFiles, source: &Source, options: &OpenOptions) -> Result<Self, ModelError> {
-        let tokenizer = with_room(|| Tokenizer::load(files))??.map(Arc::new);
+        let mut tokenizer = with_room(|| Tokenizer::load(files))??;
         let sentence = source.sentence().cloned();
+        if sentence.as_ref().is_some_and(|sentence| sentence.lowercase) {
+            tokenizer = tokenizer.map(Tokenizer::lowercasing).transpose()?;
+        }
+        let tokenizer = tokenizer.map(Arc::new);
         let stop_tokens = if sentence.is_some() { Vec::new() } else { stop_tokens(files)? };
         let defaults =
             if sentence.is_some() { GenerationDefaults::default() } else { generation_defaults(files)? };

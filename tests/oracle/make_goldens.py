@@ -1,4 +1,4 @@
-"""Write the committed fixtures: `python make_goldens.py [demo] [demo-gemma3] [random] [NAME …] [embedding] [narrow] [ops]
+"""Write the committed fixtures: `python make_goldens.py [demo] [demo-gemma3] [random] [NAME …] [embedding] [encoders] [narrow] [ops]
 [rope] [crossing] [long]`, where NAME is one of the random ones; all of them without arguments."""
 
 import json
@@ -224,13 +224,18 @@ ROUNDINGS = dict(hidden_size=28, num_attention_heads=4, num_hidden_layers=2, rms
 
 
 def main():
-    parts = sys.argv[1:] or ["random", "embedding", "narrow", "ops", "rope", "crossing", "long", "layer", *SHIPPED]
+    parts = sys.argv[1:] or ["random", "embedding", "encoders", "narrow", "ops", "rope", "crossing", "long", "layer", *SHIPPED]
     random_models({*RANDOM, *FAMILIES, *(name for _, name, _ in committed())} if "random" in parts else parts)
     if "embedding" in parts:
         import embedding
 
         for seed, (name, case) in enumerate(embedding.CASES.items(), start=101):
             embedding.write(FIXTURES / name, seed, case)
+    if "encoders" in parts:
+        import encoders
+
+        for seed, (name, case) in enumerate(encoders.CASES.items(), start=201):
+            encoders.write(FIXTURES / name, seed, case)
     if "narrow" in parts:
         narrow_models()
     if "ops" in parts:

@@ -46,6 +46,10 @@ pub struct Text {
     pub text: String,
     /// The name of the prompt in front of it.
     pub prompt: Option<String>,
+    /// Of a pair.
+    pub second: Option<String>,
+    /// For a pair the tokens that belong to its first text, as the network is told.
+    pub first: Option<usize>,
     pub tokens: Vec<u32>,
 }
 
@@ -120,7 +124,8 @@ pub fn program(built: &Built) -> Result<Program> {
 pub fn check(golden: &Golden, built: &Built) -> Result<Comparison> {
     let program = program(built)?;
     let tokens: Vec<Vec<u32>> = golden.texts.iter().map(|text| text.tokens.clone()).collect();
-    compare(golden, &Embedder::new(&program, golden.vocab_size)?.embed(&tokens)?)
+    let first: Vec<usize> = golden.texts.iter().filter_map(|text| text.first).collect();
+    compare(golden, &Embedder::new(&program, golden.vocab_size)?.embed_pairs(&tokens, &first)?)
 }
 
 /// The same for the evaluator's vectors, for `batch` texts per call. The last call may begin with texts of the one before.
@@ -153,6 +158,7 @@ pub fn check_evaluated(
                     };
                     texts.iter().flat_map(padded).collect()
                 }
+                Role::First => texts.iter().map(|text| text.first.unwrap_or_default() as f64).collect(),
                 _ => texts.iter().map(|text| text.tokens.len() as f64).collect(),
             };
             Value::new(argument.ty.clone(), numbers)

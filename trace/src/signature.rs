@@ -26,6 +26,8 @@ pub enum Role {
     /// The real tokens among the S new ones, 0 to S; padding follows. `i32[]` for a single sequence,
     /// otherwise `i32[B]`.
     Count,
+    /// The tokens of the first of two texts, which the second text follows, `i32[B]`.
+    First,
     /// 1 for a sequence of more than `original` tokens, else 0. State is only valid with the value that
     /// computed it. `i32[]` for a single sequence, otherwise `i32[B]`.
     Extended {
@@ -61,11 +63,12 @@ pub enum Role {
 }
 
 impl Role {
-    const WORDS: [(&str, Self); 9] = [
+    const WORDS: [(&str, Self); 10] = [
         ("plain", Self::Plain),
         ("tokens", Self::Tokens),
         ("features", Self::Features),
         ("count", Self::Count),
+        ("first", Self::First),
         ("sequence", Self::Sequence),
         ("hidden", Self::Hidden),
         ("logits", Self::Logits),
@@ -113,7 +116,7 @@ impl Role {
         match Self::WORDS.into_iter().find(|(word, _)| ahead.as_ref() == Ok(word)) {
             Some((_, role)) => reader.word().map(|_| role),
             None => reader.error(
-                "a role: `plain`, `tokens`, `features`, `start(…)`, `count`, `extended(…)`, `state(…)`, `memory(…)`, `sequence`, \
+                "a role: `plain`, `tokens`, `features`, `start(…)`, `count`, `first`, `extended(…)`, `state(…)`, `memory(…)`, `sequence`, \
                  `adapter(…)`, `hidden`, `logits`, `token` or `embedding`",
             ),
         }

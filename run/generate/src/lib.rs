@@ -59,5 +59,5 @@ pub use session::Session;
 pub use speculate::{Certainty, DraftModel, Drafter, Lookup, MtpDrafter};
 pub use stop::{StopMatch, StopStrings, stop_tokens};
 pub use template::{Chat, ChatTemplate, TemplateError, TemplatePlace};
-pub use text::{Stream, Tokenizer, catches_panics};
+pub use text::{EncodedPair, Stream, Tokenizer, catches_panics};
 pub use xla::{Xla, XlaFunction};

@@ -78,7 +78,9 @@ impl<'a> Embedder<'a> {
             let result = signature.results.iter().position(|result| result.role == Role::Embedding)?;
             let &[batch, length] = &signature.arguments[tokens].ty.shape[..] else { return None };
             let &[_, features] = &signature.results[result].ty.shape[..] else { return None };
-            let complete = roles.len() == 2 && roles.contains(&Role::Count) && batch > 0 && features > 0;
+            let known = [Role::Tokens, Role::First, Role::Count];
+            let complete = roles.iter().all(|role| known.contains(role)) && roles.contains(&Role::Count);
+            let complete = complete && batch > 0 && features > 0;
             complete.then_some(Self { program, signature, vocabulary, batch, length, features, result })
         });
         let names = || program.signatures().iter().map(|signature| signature.name.clone()).collect();
@@ -102,10 +104,17 @@ impl<'a> Embedder<'a> {
 
     /// Calls the program as often as its batch requires.
     pub fn embed(&self, texts: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, EmbedError> {
+        self.embed_pairs(texts, &[])
+    }
+
+    /// Each list has the tokens of two texts; the first text has as many tokens as `first` contains. Without a
+    /// number, all tokens belong to it.
+    pub fn embed_pairs(&self, texts: &[Vec<u32>], first: &[usize]) -> Result<Vec<Vec<f32>>, EmbedError> {
         check_texts(texts, self.length, self.vocabulary)?;
         let mut vectors: Vec<Vec<f32>> = Vec::with_capacity(texts.len());
-        for texts in texts.chunks(self.batch) {
-            let found = self.call(texts)?.to_vec::<f32>()?;
+        for (index, texts) in texts.chunks(self.batch).enumerate() {
+            let first = first.get(index * self.batch..).unwrap_or_default();
+            let found = self.call(texts, first)?.to_vec::<f32>()?;
             vectors.extend(found.chunks(self.features).take(texts.len()).map(<[f32]>::to_vec));
         }
         for (text, vector) in vectors.iter().enumerate() {
@@ -117,7 +126,7 @@ impl<'a> Embedder<'a> {
     }
 
     /// Unused sequences of the batch get a text of one token, because the mean over none would be NaN.
-    fn call(&self, texts: &[Vec<u32>]) -> Result<Array, EmbedError> {
+    fn call(&self, texts: &[Vec<u32>], first: &[usize]) -> Result<Array, EmbedError> {
         let row = |row: usize| texts.get(row).map_or(&[0][..], Vec::as_slice);
         let padded = |tokens: &[u32]| {
             let mut padded: Vec<i32> = tokens.iter().map(|&token| token as i32).collect();
@@ -127,6 +136,10 @@ impl<'a> Embedder<'a> {
         let argument = |argument: &trace::Argument| {
             let numbers: Vec<i32> = match argument.role {
                 Role::Tokens => (0..self.batch).flat_map(|i| padded(row(i))).collect(),
+                Role::First => {
+                    let first = |i| first.get(i).copied().unwrap_or(row(i).len());
+                    (0..self.batch).map(|i| first(i) as i32).collect()
+                }
                 _ => (0..self.batch).map(|i| row(i).len() as i32).collect(),
             };
             Array::from_slice(&numbers, argument.ty.shape.clone())

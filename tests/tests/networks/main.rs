@@ -32,6 +32,7 @@ mod skeleton;
 mod state;
 #[path = "../support/mod.rs"]
 mod support;
+mod text_encoders;
 mod token_exact;
 mod tuning;
 mod windows;

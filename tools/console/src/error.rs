@@ -98,6 +98,7 @@ pub fn help(error: &AnyCoded) -> Vec<String> {
                     .collect();
             }
             ConfigError::Embeds { .. } => "use `tracewright embed` to compute embeddings with this model",
+            ConfigError::Scores { .. } => "use `tracewright rerank` to score texts with this model",
             ConfigError::Generates { .. } => "use `tracewright generate` to generate text with this model",
             _ => return Vec::new(),
         }

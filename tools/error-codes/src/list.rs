@@ -196,6 +196,7 @@ coded! {
         TW0105: Embeds;
         TW0106: Generates;
         TW0107: Quantized;
+        TW0109: Scores Unranked;
     }
 
     FitError: Config Archive Sizes {}

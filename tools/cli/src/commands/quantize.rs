@@ -80,7 +80,8 @@ mod run {
             let files = ModelFiles::at(&self.model);
             let (network, checkpoint) = open(read, &files, &self.allow_config_key)?;
             let kind = network.kind.clone();
-            check_new_checkpoint(&self.out, kind.files())?;
+            let more = kind.files();
+            check_new_checkpoint(&self.out, &more.iter().map(String::as_str).collect::<Vec<_>>())?;
             let window = self.window.get().min(network.max_context());
             let plan = Plan::new(network, Some(ElementType::F32), Some(window), Some(window))?;
             let quantize = match &self.quant_map {
