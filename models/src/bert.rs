@@ -8,7 +8,7 @@ use trace::Ignorable;
 
 use crate::config::{ConfigError, IGNORED, Keys, read_base};
 use crate::family::Family;
-use crate::sentence::{self, After, Head, KEYS, Pooling, SentenceConfig, Step};
+use crate::sentence::{self, After, Head, HeadStep, KEYS, Pooling, SentenceConfig};
 use crate::shape_check::DeclaredSize;
 
 pub(crate) const FAMILY: Family = Family {
@@ -115,7 +115,7 @@ impl BertConfig {
         keys: Keys,
         allowed: &[String],
         padding: impl FnOnce(&Keys) -> Option<usize>,
-        head: impl FnOnce(usize) -> Vec<Step>,
+        head: impl FnOnce(usize) -> Vec<HeadStep>,
     ) -> Result<Self, ConfigError> {
         let folder = keys.folder();
         keys.one_of("hidden_act", &["gelu"]);
@@ -199,9 +199,12 @@ impl dsl::Project<SentenceConfig> for BertConfig {
 }
 
 pub(crate) fn read(keys: Keys, allowed: &[String]) -> Result<BertConfig, ConfigError> {
-    BertConfig::shared(keys, allowed, |_| None, |features| {
-        vec![Step::tanh("pooler.dense", features), Step::linear("classifier", 1, true)]
-    })
+    BertConfig::shared(
+        keys,
+        allowed,
+        |_| None,
+        |features| vec![HeadStep::tanh("pooler.dense", features), HeadStep::linear("classifier", 1, true)],
+    )
 }
 
 impl<T: Float> Bert<T> {

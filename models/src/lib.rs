@@ -49,7 +49,7 @@ pub use head::UntiedHead;
 pub use mtp::{MtpError, check_mtp};
 pub use opened::{ModelKind, Naming, Opened};
 pub use rope::{RopeDefaults, RopeParameters, RopeScaling};
-pub use sentence::{Activation, Pairs, Pooling, SentenceConfig, Step, UnknownPrompt};
+pub use sentence::{Activation, HeadStep, Pairs, Pooling, SentenceConfig, UnknownPrompt};
 pub use shape_check::{DeclaredSize, Evidence, OtherSize, OtherSizes, check_sizes};
 pub use short_conv::ConvConfig;
 

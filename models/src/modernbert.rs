@@ -11,7 +11,7 @@ use trace::Ignorable;
 use crate::config::{ConfigError, IGNORED, Keys, read_base};
 use crate::family::Family;
 use crate::rope::RopeParameters;
-use crate::sentence::{self, Activation, After, Head, KEYS, Pooling, SentenceConfig, Step, masked, seen};
+use crate::sentence::{self, Activation, After, Head, HeadStep, KEYS, Pooling, SentenceConfig, masked, seen};
 use crate::shape_check::DeclaredSize;
 
 pub(crate) const FAMILY: Family = Family {
@@ -135,7 +135,11 @@ impl ModernBertConfig {
             DeclaredSize::numbers("num_hidden_layers", self.num_hidden_layers, "layers."),
             DeclaredSize::extent("vocab_size", self.vocab_size, &[(WORDS, 0)]),
             DeclaredSize::extent("hidden_size", self.hidden_size, &[(WORDS, 1)]),
-            DeclaredSize::extent("intermediate_size", self.intermediate_size, &[("layers.*.mlp.Wo.weight", 1)]),
+            DeclaredSize::extent(
+                "intermediate_size",
+                self.intermediate_size,
+                &[("layers.*.mlp.Wo.weight", 1)],
+            ),
         ]
     }
 }
@@ -180,9 +184,9 @@ pub(crate) fn read(keys: Keys, allowed: &[String]) -> Result<ModernBertConfig, C
     let head = Head::read(&keys, pooling, false, || {
         let (path, activation) = ("head.dense".into(), Activation::Gelu);
         vec![
-            Step::Linear { path, outputs: hidden_size, bias: classifier_bias, activation },
-            Step::LayerNorm { path: "head.norm".into(), epsilon: norm_eps, bias: norm_bias },
-            Step::linear("classifier", 1, true),
+            HeadStep::Linear { path, outputs: hidden_size, bias: classifier_bias, activation },
+            HeadStep::LayerNorm { path: "head.norm".into(), epsilon: norm_eps, bias: norm_bias },
+            HeadStep::linear("classifier", 1, true),
         ]
     });
     let num_attention_heads = count("num_attention_heads", 12);

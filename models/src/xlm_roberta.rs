@@ -6,7 +6,7 @@ use trace::Ignorable;
 use crate::bert::{Bert, BertConfig};
 use crate::config::{ConfigError, Keys};
 use crate::family::Family;
-use crate::sentence::Step;
+use crate::sentence::HeadStep;
 
 /// The whole network, from token ids to an embedding or a score.
 pub type XlmRoberta<T> = Bert<T>;
@@ -36,6 +36,6 @@ pub(crate) const FAMILY: Family = Family {
 pub(crate) fn read(keys: Keys, allowed: &[String]) -> Result<BertConfig, ConfigError> {
     let padding = |keys: &Keys| Some(keys.optional_integer("pad_token_id").unwrap_or(1));
     BertConfig::shared(keys, allowed, padding, |features| {
-        vec![Step::tanh("classifier.dense", features), Step::linear("classifier.out_proj", 1, true)]
+        vec![HeadStep::tanh("classifier.dense", features), HeadStep::linear("classifier.out_proj", 1, true)]
     })
 }

@@ -9,7 +9,7 @@ use super::handle::Model;
 /// A document of [`Model::rerank`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ranked {
-    /// Of the document in the caller's list, from 0.
+    /// The index of the document in the caller's list, from 0.
     pub index: usize,
     /// Larger is better. Most models give a number between 0 and 1.
     pub score: f32,

@@ -2,22 +2,20 @@
 
 use std::rc::Rc;
 
-use dsl::nn::{dot, gelu, relu};
+use dsl::nn::{gelu, relu};
 use dsl::{
-    Axis, Block, BuildError, Call as _, Dim, Embedding, EntryInput, EntryPoint, F32, Float, I32, LayerNorm,
-    Linear, LogitsMode, Recording, Scope, Tensor, TraceError, TraceErrorKind, Traced,
+    Axis, Block, BuildError, Call as _, Dim, EntryInput, EntryPoint, F32, Float, I32, LayerNorm, Linear,
+    LogitsMode, Recording, Scope, Tensor, TraceError, TraceErrorKind, Traced,
 };
 use trace::{Provenance, Role};
 
-use super::{Activation, Pooling, SentenceConfig, Step};
+use super::{Activation, HeadStep, Pooling, SentenceConfig};
 
 const TEXTS: Axis = Axis("B");
 const TOKENS: Axis = Axis("S");
 /// The axes of features: what comes in, and what linear layers give in turn.
 const FEATURES: Axis = Axis("D");
 const OUTPUTS: [Axis; 2] = [Axis("M"), Axis("O")];
-/// The tokens whose logits make a score.
-const ANSWERS: Axis = Axis("Y");
 
 /// Pooling, and the steps behind it. Their weights have paths of their own in the checkpoint.
 #[derive(Clone, Debug)]
@@ -31,7 +29,6 @@ enum Built<T: Float> {
     Linear(Linear<T>, Activation),
     LayerNorm(LayerNorm<T>),
     Normalize(Axis),
-    Answers(Embedding<T>, Vec<f64>, Axis),
 }
 
 impl<T: Float> Block for After<T> {
@@ -40,20 +37,16 @@ impl<T: Float> Block for After<T> {
     fn build(_: Scope, config: &Rc<SentenceConfig>) -> Result<Self, BuildError> {
         let mut x = FEATURES.of(config.pooled());
         let mut outputs = OUTPUTS.into_iter().cycle();
-        let build = |step: &Step| match step {
-            Step::Linear { path, outputs: features, bias, activation } => {
+        let build = |step: &HeadStep| match step {
+            HeadStep::Linear { path, outputs: features, bias, activation } => {
                 let from = x;
                 x = outputs.next().unwrap_or(FEATURES).of(*features);
                 Built::Linear(Linear::build(Scope::root(path), &[from], &[x]).bias(*bias), *activation)
             }
-            Step::LayerNorm { path, epsilon, bias } => {
+            HeadStep::LayerNorm { path, epsilon, bias } => {
                 Built::LayerNorm(LayerNorm::build(Scope::root(path), &[x]).eps(*epsilon).bias(*bias))
             }
-            Step::Normalize => Built::Normalize(x.axis),
-            Step::Answers { path, vocabulary, tokens } => {
-                let table = Embedding::build(Scope::root(path), &[Axis("V").of(*vocabulary), x]);
-                Built::Answers(table, tokens.iter().map(|token| f64::from(*token)).collect(), x.axis)
-            }
+            HeadStep::Normalize => Built::Normalize(x.axis),
         };
         let steps = config.steps.iter().map(build).collect();
         Ok(Self { pooling: config.pooling.clone(), steps })
@@ -78,12 +71,6 @@ impl<T: Float> After<T> {
             Built::Linear(linear, activation) => activation.apply(linear.call(x.to())).to(),
             Built::LayerNorm(norm) => norm.call(x.to::<T>()).to(),
             Built::Normalize(axis) => x / (x * x).sum(*axis).sqrt().maximum(1e-12),
-            Built::Answers(table, tokens, axis) => {
-                let rows = table.call(Tensor::<I32>::numbers(tokens, ANSWERS)).to::<F32>();
-                let logits = dot(x, rows, *axis); // [B, Y]
-                let logit = |index| logits.narrow(ANSWERS, index, 1);
-                if tokens.len() > 1 { logit(0) - logit(1) } else { logit(0) }
-            }
         })
     }
 }

@@ -18,11 +18,10 @@ pub(crate) use after::trace;
 pub(crate) use head::Head;
 pub(crate) use mask::{KEYS, masked, seen};
 pub(crate) use modules::MODULES;
-pub use modules::{Activation, Pooling, Step};
+pub use modules::{Activation, HeadStep, Pooling};
 
 /// Beside `config.json` and tokenizer, and without the folders of modules.
-const FILES: [&str; 3] =
-    [MODULES, "config_sentence_transformers.json", "sentence_bert_config.json"];
+const FILES: [&str; 3] = [MODULES, "config_sentence_transformers.json", "sentence_bert_config.json"];
 
 /// The settings that control the preparation of texts for an embedding model.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,8 +39,8 @@ pub struct SentenceConfig {
     /// Several vectors are joined.
     pub pooling: Vec<Pooling>,
     /// What follows the pooling.
-    pub steps: Vec<Step>,
-    /// Of modules; each has a `config.json`.
+    pub steps: Vec<HeadStep>,
+    /// The folders of modules; each has a `config.json`.
     pub folders: Vec<String>,
     /// Those of `folders` that have weights.
     pub weights: Vec<String>,
@@ -162,10 +161,9 @@ impl SentenceConfig {
 
     /// The number of numbers in an embedding.
     pub fn outputs(&self) -> usize {
-        let of = |step: &Step| match step {
-            Step::Linear { outputs, .. } => Some(*outputs),
-            Step::Answers { .. } => Some(1),
-            Step::LayerNorm { .. } | Step::Normalize => None,
+        let of = |step: &HeadStep| match step {
+            HeadStep::Linear { outputs, .. } => Some(*outputs),
+            HeadStep::LayerNorm { .. } | HeadStep::Normalize => None,
         };
         self.steps.iter().rev().find_map(of).unwrap_or(self.pooled())
     }

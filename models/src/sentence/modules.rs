@@ -70,12 +70,12 @@ impl Activation {
     }
 }
 
-/// A step behind the pooling.
+/// A step between the pooling and the result.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
+pub enum HeadStep {
     /// A linear layer with its activation function.
     Linear {
-        /// Of the weights in the checkpoint.
+        /// The path of the weights in the checkpoint.
         path: String,
         /// The number of features that the layer gives.
         outputs: usize,
@@ -86,7 +86,7 @@ pub enum Step {
     },
     /// A norm of mean and variance.
     LayerNorm {
-        /// Of the weights in the checkpoint.
+        /// The path of the weights in the checkpoint.
         path: String,
         /// The ε that is added to the variance.
         epsilon: f64,
@@ -95,18 +95,9 @@ pub enum Step {
     },
     /// Division by the vector's length.
     Normalize,
-    /// The logit of the first token, less that of a second one if there is one.
-    Answers {
-        /// Of the head's table in the checkpoint.
-        path: String,
-        /// The rows of the table.
-        vocabulary: usize,
-        /// One or two token ids.
-        tokens: Vec<u32>,
-    },
 }
 
-impl Step {
+impl HeadStep {
     pub(crate) fn linear(path: &str, outputs: usize, bias: bool) -> Self {
         Self::Linear { path: path.into(), outputs, bias, activation: Activation::Identity }
     }
@@ -119,7 +110,7 @@ impl Step {
 /// What follows the transformer.
 pub(super) struct Modules {
     pub pooling: Vec<Pooling>,
-    pub steps: Vec<Step>,
+    pub steps: Vec<HeadStep>,
     /// Those that have a `config.json`.
     pub folders: Vec<String>,
     /// Those of `folders` that have weights.
@@ -149,7 +140,8 @@ impl Modules {
         match listed.get(1).map(module) {
             None => Ok(()),
             Some((kind, place)) => {
-                let (found, expected) = (format!("{kind} at `{place}`"), "no module behind the transformer".into());
+                let (found, expected) =
+                    (format!("{kind} at `{place}`"), "no module behind the transformer".into());
                 Err(ConfigError::Modules { path, index: 1, found, expected })
             }
         }
@@ -173,14 +165,14 @@ impl Modules {
                 }
                 (2.., "Dense") if is_inside => {
                     let step = dense(keys()?, place, features)?;
-                    if let Step::Linear { outputs, .. } = step {
+                    if let HeadStep::Linear { outputs, .. } = step {
                         features = outputs;
                     }
                     modules.steps.push(step);
                     modules.weights.push(place.to_owned());
                 }
                 (2.., "Normalize") => {
-                    modules.steps.push(Step::Normalize);
+                    modules.steps.push(HeadStep::Normalize);
                     continue;
                 }
                 _ => {
@@ -213,18 +205,20 @@ fn pooling(keys: Keys, features: usize) -> Result<Vec<Pooling>, ConfigError> {
         let mode = |name: &Value| {
             POOLING.iter().find(|(known, ..)| name.as_str() == Some(known)).map(|(_, _, mode)| *mode)
         };
-        names.map(mode).collect::<Option<Vec<Pooling>>>().filter(|modes| !modes.is_empty()).unwrap_or_else(|| {
-            let known = POOLING.map(|(name, ..)| name);
-            keys.refuse("pooling_mode", value, format!("one or several of {known:?}"));
-            Vec::new()
-        })
+        names.map(mode).collect::<Option<Vec<Pooling>>>().filter(|modes| !modes.is_empty()).unwrap_or_else(
+            || {
+                let known = POOLING.map(|(name, ..)| name);
+                keys.refuse("pooling_mode", value, format!("one or several of {known:?}"));
+                Vec::new()
+            },
+        )
     });
     keys.always("include_prompt", true);
     keys.finish(&[], &[])?;
     Ok(named.unwrap_or(if flags.is_empty() { vec![Pooling::Mean] } else { flags }))
 }
 
-fn dense(keys: Keys, place: &str, inputs: usize) -> Result<Step, ConfigError> {
+fn dense(keys: Keys, place: &str, inputs: usize) -> Result<HeadStep, ConfigError> {
     let found = keys.count("in_features");
     if found != inputs {
         keys.refuse("in_features", found, format!("{inputs}, the features that come in"));
@@ -236,5 +230,5 @@ fn dense(keys: Keys, place: &str, inputs: usize) -> Result<Step, ConfigError> {
     }
     let (outputs, bias) = (keys.count("out_features"), keys.flag("bias", true));
     keys.finish(&[], &[])?;
-    Ok(Step::Linear { path: format!("{place}.linear"), outputs, bias, activation })
+    Ok(HeadStep::Linear { path: format!("{place}.linear"), outputs, bias, activation })
 }

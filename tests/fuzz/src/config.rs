@@ -15,6 +15,6 @@ pub fn read(folder: &Path, bytes: &[u8]) {
         said(config.trace(ElementType::Bf16, &EntryPoint::steps(1, 8, context)));
         said(config.trace(ElementType::F32, &config.kind().entry_points(1, 8, context)));
     }
-    said(SentenceConfig::read(folder, 64, &[]));
+    said(SentenceConfig::read(folder, 16, 64, &[]));
     said(tracewright::generate::stop_tokens(folder));
 }

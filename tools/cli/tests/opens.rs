@@ -178,6 +178,7 @@ const FOLDER: &[&[&str]] = &[
     &["bench", "trace", "CONFIG", "--rounds", "1", "SIZES"],
     &["bench", "bake", "MODEL", "--rounds", "1", "--quant", "none,q8"],
     &["random", "MODEL", "-o", "OUT"],
+    &["fingerprint", "MODEL"],
     &["trace-dump", "MODEL", "SIZES"],
 ];
 
@@ -206,6 +207,8 @@ const EMBEDDING: &[&[&str]] = &[
     &["quantize", "MODEL", "-o", "OUT"],
 ];
 
+const RERANKER: &[&[&str]] = &[&["rerank", "MODEL", "a", "-p", "b", "-p", "a b c", "SIZES"]];
+
 #[test]
 fn each_file_of_a_folder_is_opened_once() {
     check(whole_folder().path(), &SIZES, FOLDER);
@@ -219,6 +222,11 @@ fn a_gguf_file_is_opened_once() {
 #[test]
 fn each_file_of_an_embedding_model_is_opened_once() {
     check(&fixture("embeddinggemma"), &["--dtype", "f32", "--length", "40", "--batch", "4"], EMBEDDING);
+}
+
+#[test]
+fn each_file_of_a_reranker_is_opened_once() {
+    check(&fixture("bert-score"), &["--dtype", "f32", "--length", "16"], RERANKER);
 }
 
 /// The fingerprint of the weights is that of the file.
@@ -236,7 +244,7 @@ fn each_file_is_opened_once_for_a_sequence_that_xla_computes() {
 fn each_command_with_a_model_is_counted() {
     let help = succeed(&mut bare(&["--help"])).out;
     let names = help.split_once("Commands:\n").unwrap().1.split_once("\n\n").unwrap().0;
-    let counted: Vec<&str> = [FOLDER, GGUF, EMBEDDING].concat().iter().map(|words| words[0]).collect();
+    let counted: Vec<&str> = [FOLDER, GGUF, EMBEDDING, RERANKER].concat().iter().map(|words| words[0]).collect();
     for name in names.lines().filter_map(|line| line.split_whitespace().next()) {
         assert_ne!(counted.contains(&name), WITHOUT.contains(&name), "{name}");
     }

@@ -29,8 +29,8 @@ pub struct EmbeddingFields {
     input: Value,
     /// The encoding of the embeddings: `float` or `base64`.
     encoding_format: Option<String>,
-    /// The number of dimensions of the embeddings. If the client sets the number of dimensions, the
-    /// number must equal the model's own number.
+    /// The number of dimensions of the embeddings. An embedding with more is cut to its first numbers, and
+    /// gets the length 1 again.
     dimensions: Option<u64>,
     /// The name of one of the model's prompts, such as `query`.
     prompt_name: Option<String>,
@@ -53,11 +53,14 @@ pub async fn embed(
         }
     };
     let loaded = app.models.get(request.model.as_deref()).await?;
+    if loaded.model.reranks() {
+        return Err(loaded.kind("scores pairs of texts", "compute embeddings"));
+    }
     if !loaded.embeds() {
         return Err(loaded.kind("continues text", "compute embeddings"));
     }
     let (of_model, dimensions) = (loaded.clone(), request.dimensions);
-    let (embeddings, tokens) = app
+    let (mut embeddings, tokens) = app
         .embedding(move || {
             let texts = texts(&of_model, &request)?;
             let tokens: usize = texts.iter().map(Vec::len).sum();
@@ -65,9 +68,12 @@ pub async fn embed(
         })
         .await?;
     let width = embeddings.first().map_or(0, Vec::len);
-    if dimensions.is_some_and(|dimensions| dimensions != width as u64) {
-        let found = dimensions.unwrap_or_default().to_string();
-        return Err(Failure::field("dimensions", found, format!("{width}, the model's own")));
+    if let Some(dimensions) = dimensions {
+        let Some(kept) = usize::try_from(dimensions).ok().filter(|kept| (1..=width).contains(kept)) else {
+            let expected = format!("1 to {width}, the model's own");
+            return Err(Failure::field("dimensions", dimensions.to_string(), expected));
+        };
+        embeddings.iter_mut().filter(|_| kept < width).for_each(|numbers| shorten(numbers, kept));
     }
     let entry = |(index, numbers): (usize, &Vec<f32>)| {
         let embedding = if as_base64 {
@@ -80,6 +86,14 @@ pub async fn embed(
     let data: Vec<Value> = embeddings.iter().enumerate().map(entry).collect();
     let usage = json!({ "prompt_tokens": tokens, "total_tokens": tokens });
     Ok(Json(json!({ "object": "list", "data": data, "model": loaded.name, "usage": usage })))
+}
+
+/// To the first numbers, with the length 1: models that are trained for it (Kusupati et al., "Matryoshka
+/// Representation Learning", 2022) keep most of their meaning there.
+fn shorten(numbers: &mut Vec<f32>, kept: usize) {
+    numbers.truncate(kept);
+    let length = numbers.iter().map(|x| x * x).sum::<f32>().sqrt().max(1e-12);
+    numbers.iter_mut().for_each(|x| *x /= length);
 }
 
 /// Reads the input of a request and returns the token ids. The input is a text, a list of texts, a

@@ -25,6 +25,7 @@ mod options;
 mod page;
 mod prepare;
 mod reader;
+mod rerank;
 mod responses;
 mod routes;
 mod sampling;

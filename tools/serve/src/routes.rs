@@ -19,7 +19,7 @@ use crate::body::schema;
 use crate::failure::Failure;
 use crate::openapi::{Endpoint, document};
 use crate::sampling::{self, SamplingFields};
-use crate::{chat, completions, embeddings, messages, page, responses, tokens};
+use crate::{chat, completions, embeddings, messages, page, rerank, responses, tokens};
 
 /// Creates the router for all paths of the server.
 pub fn router(app: &Arc<App>) -> Router {
@@ -48,6 +48,7 @@ fn endpoints() -> Vec<Endpoint> {
     let sampled = |one| vec![one, schema::<SamplingFields>(), sampling::number_schema()];
     let chats = || sampled(schema::<chat::ChatFields>());
     let messages = || sampled(schema::<messages::MessageFields>());
+    let reranks = || vec![schema::<rerank::RerankFields>()];
     vec![
         of("/v1/models", "List the models", get(models), vec![]),
         of("/v1/models/{*name}", "Describe a model", get(model), vec![]),
@@ -64,6 +65,9 @@ fn endpoints() -> Vec<Endpoint> {
             post(embeddings::embed),
             vec![schema::<embeddings::EmbeddingFields>()],
         ),
+        of("/v1/rerank", "Order documents by their scores for a query", post(rerank::rerank), reranks()),
+        of("/v2/rerank", "The same, in Cohere's form", post(rerank::rerank), reranks()),
+        of("/rerank", "The same, for older clients", post(rerank::rerank), reranks()),
         of(
             "/v1/responses",
             "Answer a conversation, in OpenAI's newer form",

@@ -18,18 +18,35 @@ pub struct Arguments {
     /// Text to embed; may be repeated
     #[arg(short = 'p', long = "text", group = "input", value_name = "TEXT")]
     pub texts: Vec<String>,
-    /// File with one text per line, to embed after the texts of `--text`, or `-` for stdin
-    #[arg(short, long, group = "input", value_name = "FILE")]
-    pub file: Option<PathBuf>,
+    /// File with one text per line, to embed after the texts of `--text`, or `-` for stdin; may be repeated. A
+    /// line of a `.jsonl` file is a JSON string, or an object with a string `text`
+    #[arg(short, long = "file", group = "input", value_name = "FILE")]
+    pub files: Vec<PathBuf>,
     /// Token ids of a single text, including special tokens, such as 2,17,1
-    #[arg(long, group = "input", value_name = "IDS", value_delimiter = ',', conflicts_with_all = ["texts", "file", "prompt_name"])]
+    #[arg(long, group = "input", value_name = "IDS", value_delimiter = ',', conflicts_with_all = ["texts", "files", "prompt_name"])]
     pub tokens: Option<Vec<u32>>,
     /// Name of one of the model's prompts, which `embed` adds before each text [default: the
     /// model's default prompt]
     #[arg(long, value_name = "NAME")]
     pub prompt_name: Option<String>,
-    /// Maximum number of tokens per text; longer texts are cut [default: the length of the longest text, up
-    /// to the model's limit]
+    #[command(flatten)]
+    pub encoder: EncoderArguments,
+    /// Print one JSON object on stdout instead of a line of numbers for each text
+    #[arg(long, conflicts_with = "json_lines")]
+    pub json: bool,
+    /// Print one JSON object for each text, with its tokens and its embedding
+    #[arg(long)]
+    pub json_lines: bool,
+    /// Write the embeddings to this NumPy file, as float32 [texts, features], and print none
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "json_lines"])]
+    pub npy: Option<PathBuf>,
+}
+
+/// The options of commands that read whole texts.
+#[derive(Args, Clone)]
+pub struct EncoderArguments {
+    /// Number of tokens to which each text is padded or cut [default: its own length, rounded up to a power of
+    /// two; texts are cut at the model's limit]
     #[arg(long, value_name = "N")]
     pub length: Option<usize>,
     /// Number of texts that a call embeds in parallel
@@ -44,9 +61,6 @@ pub struct Arguments {
     pub engine: EngineArguments,
     #[command(flatten)]
     pub mesh: MeshArguments,
-    /// Print one JSON object on stdout instead of a line of numbers for each text
-    #[arg(long)]
-    pub json: bool,
     #[command(flatten)]
     pub network: NetworkArguments,
     #[command(flatten)]
@@ -56,19 +70,24 @@ pub struct Arguments {
 }
 
 #[cfg(feature = "iree")]
+pub use run::lines;
+
+#[cfg(feature = "iree")]
 mod run {
     use std::iter::zip;
+    use std::path::Path;
 
     use console::{print, read_text, usage};
     use serde_json::{Value, json};
-    use tracewright::embed::{EmbedError, check_texts, length_for};
+    use tracewright::embed::{EmbedError, check_texts};
+    use tracewright::files::{FileKind, NewFile};
     use tracewright::footprint::peak_rss;
     use tracewright::generate::Tokenizer;
     use tracewright::model::{Embedded, Opening};
     use tracewright::models::{SentenceConfig, check_embeds};
     use tracewright::{ModelError, OpenOptions, PlanError};
 
-    use super::Arguments;
+    use super::{Arguments, EncoderArguments};
     use crate::Invocation;
     use crate::build::{build_times, milliseconds};
     use crate::error::Error;
@@ -76,16 +95,15 @@ mod run {
     use crate::load::{self, Tools};
     use crate::plugins;
 
+    /// Between two checks for an interrupt.
+    const CALLS: usize = 16;
+
     impl Arguments {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
             let interrupt = &invocation.interrupt;
-            let batch = self.batch;
-            let opening = read(self, invocation)?;
+            let opening = self.encoder.read(&self.model, invocation)?;
             let (mut opening, (texts, longest)) = load::prepared(opening, self, interrupt, prepare)?;
-            let length = self.length.unwrap_or_else(|| length_for(texts.longest(), longest));
-            if !(1..=longest).contains(&length) {
-                return Err(PlanError::Length { found: length, longest }.into());
-            }
+            let length = self.encoder.limit(longest)?;
             let limit = Limit { tokens: length, longest: Some(longest), set_by: SetBy::Flag("--length") };
             check_texts(&texts.tokens, length, opening.vocabulary().unwrap_or(usize::MAX)).map_err(
                 |error| match error {
@@ -98,13 +116,14 @@ mod run {
                 },
             )?;
             texts.tell_cut();
-            opening.options.context = Some(length);
+            opening.options.context = self.encoder.length;
             // The network is built by the first call.
-            let mut tools = Some(Tools::find(&mut opening, &self.compile, interrupt)?);
+            let mut tools = Some(Tools::find(&mut opening, &self.encoder.compile, interrupt)?);
             let model = opening.build()?;
 
             let mut embedded = Embedded::default();
-            for texts in texts.tokens.chunks(batch.get()) {
+            // So many that most calls embed texts of similar length.
+            for texts in texts.tokens.chunks(self.encoder.batch.get() * CALLS) {
                 interrupt.check()?;
                 let new = model.embed_tokens(texts.to_vec());
                 let new = new.map_err(|error| match tools.take() {
@@ -114,8 +133,9 @@ mod run {
                 if embedded.build.is_none() {
                     load::report_build(new.build.as_ref());
                 }
-                if !self.json {
-                    new.embeddings.iter().try_for_each(|vector| print(&line(vector)))?;
+                for (tokens, vector) in zip(texts, &new.embeddings).filter(|_| self.prints_lines()) {
+                    let object = || json!({ "tokens": tokens, "embedding": vector });
+                    print(&if self.json_lines { format!("{}\n", object()) } else { line(vector) })?;
                 }
                 embedded.embeddings.extend(new.embeddings);
                 embedded.time += new.time;
@@ -130,9 +150,16 @@ mod run {
                 });
                 print(&format!("{json}\n"))?;
             } else {
+                if let Some(path) = &self.npy {
+                    NewFile::write(path, FileKind::NEW, &npy(&embedded.embeddings))?;
+                }
                 summarize(&embedded, &texts);
             }
             interrupt.check()
+        }
+
+        fn prints_lines(&self) -> bool {
+            !self.json && self.npy.is_none()
         }
     }
 
@@ -146,34 +173,79 @@ mod run {
         Ok((Texts::read(arguments, opening.tokenizer(), sentence)?, sentence.max_tokens))
     }
 
-    fn read(arguments: &Arguments, invocation: &Invocation) -> Result<Opening, Error> {
-        let &Invocation { read, ref interrupt, .. } = invocation;
-        let Arguments { model, network, batch, threads, .. } = arguments;
-        let mut options = load::network_options(network, &arguments.device, &arguments.tuning)?;
-        let unused =
-            [("--threads", *threads != 0), ("--tuning", arguments.tuning.source.is_some())].into_iter();
-        let unused = unused.chain(plugins::of_network(network));
-        plugins::check_mesh(&arguments.mesh, &arguments.engine, &arguments.device)?;
-        let plugin = plugins::plugin(&arguments.engine, &arguments.device, unused)?;
-        match plugin {
-            Some(_) => options.device = arguments.device.device,
-            None => load::choose(&mut options, &arguments.device)?,
+    impl EncoderArguments {
+        /// Reads the files of a model that computes embeddings or scores.
+        pub fn read(&self, model: &Path, invocation: &Invocation) -> Result<Opening, Error> {
+            let &Invocation { read, ref interrupt, .. } = invocation;
+            let Self { network, batch, threads, .. } = self;
+            let mut options = load::network_options(network, &self.device, &self.tuning)?;
+            let unused =
+                [("--threads", *threads != 0), ("--tuning", self.tuning.source.is_some())].into_iter();
+            let unused = unused.chain(plugins::of_network(network));
+            plugins::check_mesh(&self.mesh, &self.engine, &self.device)?;
+            let plugin = plugins::plugin(&self.engine, &self.device, unused)?;
+            match plugin {
+                Some(_) => options.device = self.device.device,
+                None => load::choose(&mut options, &self.device)?,
+            }
+            let options = OpenOptions {
+                plugin,
+                xla_flags: plugins::flags(),
+                mesh: self.mesh.mesh.clone(),
+                shard: self.mesh.sharding(),
+                slots: batch.get(),
+                threads: *threads,
+                read,
+                watch: Some(load::watch(interrupt)),
+                ..options
+            };
+            let path = model.to_owned();
+            let opening = interrupt.or(move || Opening::read(path, options))??;
+            console::warn(opening.warnings());
+            Ok(opening)
         }
-        let options = OpenOptions {
-            plugin,
-            xla_flags: plugins::flags(),
-            mesh: arguments.mesh.mesh.clone(),
-            shard: arguments.mesh.sharding(),
-            slots: batch.get(),
-            threads: *threads,
-            read,
-            watch: Some(load::watch(interrupt)),
-            ..options
+
+        /// The most tokens of a text, of a model that reads at most `longest`.
+        pub fn limit(&self, longest: usize) -> Result<usize, Error> {
+            let found = self.length.unwrap_or(longest);
+            if (1..=longest).contains(&found) {
+                Ok(found)
+            } else {
+                Err(PlanError::Length { found, longest }.into())
+            }
+        }
+    }
+
+    /// The lines of files, or the texts of JSON lines.
+    pub fn lines(path: &Path) -> Result<Vec<String>, Error> {
+        let text = read_text(path)?;
+        if path.extension().is_none_or(|extension| extension != "jsonl") {
+            return Ok(text.lines().map(str::to_owned).collect());
+        }
+        let read = |(number, line): (usize, &str)| {
+            let value: Option<Value> = serde_json::from_str(line).ok();
+            let text = value.as_ref().and_then(|value| value.as_str().or(value.get("text")?.as_str()));
+            text.map(str::to_owned).ok_or_else(|| {
+                let path = path.display();
+                usage(format!(
+                    "line {number} of `{path}` is no JSON string, and no object with a string `text`"
+                ))
+            })
         };
-        let path = model.clone();
-        let opening = interrupt.or(move || Opening::read(path, options))??;
-        console::warn(opening.warnings());
-        Ok(opening)
+        let lines = zip(1.., text.lines()).filter(|(_, line)| !line.trim().is_empty());
+        Ok(lines.map(read).collect::<Result<_, _>>()?)
+    }
+
+    /// In version 1.0 of NumPy's format: magic, header padded to a multiple of 64 bytes, numbers.
+    fn npy(vectors: &[Vec<f32>]) -> Vec<u8> {
+        let (texts, features) = (vectors.len(), vectors.first().map_or(0, Vec::len));
+        let head = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({texts}, {features}), }}");
+        let length = (10 + head.len() + 1).next_multiple_of(64) - 10;
+        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+        bytes.extend((length as u16).to_le_bytes());
+        bytes.extend(format!("{head:<width$}\n", width = length - 1).bytes());
+        bytes.extend(vectors.iter().flatten().flat_map(|number| number.to_le_bytes()));
+        bytes
     }
 
     struct Texts {
@@ -196,11 +268,9 @@ mod run {
             let tokenizer = tokenizer.ok_or_else(|| {
                 usage(format!("`{}` has no tokenizer.json; give token ids with `--tokens`", folder.display()))
             })?;
-            let file = arguments.file.as_deref();
-            let file = file.map(read_text).transpose()?;
-            let given = arguments.texts.iter().map(String::as_str);
-            let given = given.chain(file.iter().flat_map(|file| file.lines()));
-            let limit = arguments.length.unwrap_or(sentence.max_tokens);
+            let files = arguments.files.iter().map(|file| lines(file)).collect::<Result<Vec<_>, _>>()?;
+            let given = arguments.texts.iter().chain(files.iter().flatten());
+            let limit = arguments.encoder.length.unwrap_or(sentence.max_tokens);
             let mut texts = Self { tokens: Vec::new(), cut_from: Vec::new() };
             for text in given {
                 let (tokens, whole) = tokenizer.encode_within(&format!("{prompt}{text}"), limit)?;
@@ -216,10 +286,6 @@ mod run {
 
         fn count(&self) -> usize {
             self.tokens.iter().map(Vec::len).sum()
-        }
-
-        fn longest(&self) -> usize {
-            self.tokens.iter().map(Vec::len).max().unwrap_or_default()
         }
 
         fn tell_cut(&self) {

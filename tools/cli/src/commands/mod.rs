@@ -22,6 +22,7 @@ mod prompt;
 mod quality;
 mod quantize;
 mod random;
+mod rerank;
 mod serve;
 mod tokenize;
 mod tune;
@@ -111,6 +112,8 @@ commands! {
     Tokenize: tokenize(model) iree;
     /// Compute embeddings of texts
     Embed: embed(model) iree;
+    /// Order texts by how well they answer a query
+    Rerank: rerank(model) iree;
     /// Write a compiled model to a directory; the compiled model runs without Python and without a compiler
     Export: export(model);
     /// Write the weights of a checkpoint into an IREE parameter archive

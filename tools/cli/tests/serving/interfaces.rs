@@ -127,7 +127,7 @@ fn embeddings_are_those_of_the_golden() {
         json!({ "model": "embedder" }),
         json!({ "model": "embedder", "input": 5 }),
         json!({ "model": "embedder", "input": "a", "encoding_format": "hex" }),
-        json!({ "model": "embedder", "input": "a", "dimensions": 3 }),
+        json!({ "model": "embedder", "input": "a", "dimensions": 31 }),
     ] {
         serving.bad("/v1/embeddings", &body, 400);
     }
