@@ -480,6 +480,7 @@ impl Running<'_> {
         let rest = match self.failed.take() {
             Some(error) => Err(error),
             None if generated.finish == Finish::Cancelled && !self.reply.is_stopped() => Ok(String::new()),
+            None if matches!(generated.finish, Finish::Length | Finish::Context) => self.reply.finish_cut(),
             None => self.reply.finish(),
         };
         let _ = match rest {

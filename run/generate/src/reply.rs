@@ -29,6 +29,8 @@ pub struct GenerateOptions {
     pub dry_breakers: Option<Vec<String>>,
     /// Stop strings, which end the text. The text does not include the stop string.
     pub stop: Vec<String>,
+    /// Tokens that end the text in addition to the model's stop tokens.
+    pub stop_tokens: Vec<u32>,
     /// Whether to continue after the model's stop tokens.
     pub ignore_eos: bool,
     /// The schema or grammar that the text must follow.
@@ -60,6 +62,7 @@ impl Default for GenerateOptions {
             sampling,
             dry_breakers: None,
             stop: Vec::new(),
+            stop_tokens: Vec::new(),
             ignore_eos: false,
             follow: None,
             whitespace_flexible: false,
@@ -103,7 +106,7 @@ impl GenerateOptions {
         if !self.stop.is_empty() {
             needs("stop")?;
         }
-        let stop_tokens = if self.ignore_eos { Vec::new() } else { stop_tokens.to_vec() };
+        let mut stop_tokens = if self.ignore_eos { Vec::new() } else { stop_tokens.to_vec() };
         let follow = |follow: &Follow| -> Result<Constraint, GenerateError> {
             let tokenizer = needs("follow")?;
             let constrainer = match processes {
@@ -117,6 +120,7 @@ impl GenerateOptions {
             }
         };
         let constraint = self.follow.as_ref().map(follow).transpose()?;
+        stop_tokens.extend(&self.stop_tokens);
         Ok(TokenOptions {
             max_tokens: self.max_tokens,
             max_length: self.max_length,
@@ -168,11 +172,20 @@ impl<'a> Reply<'a> {
 
     /// Ends the answer, and returns the rest, held back for incomplete characters or stop strings.
     pub fn finish(&mut self) -> Result<String, GenerateError> {
+        self.end(|rest| rest)
+    }
+
+    /// Like [`finish`](Self::finish), for a text that ends at a limit: without the bytes of half a character.
+    pub fn finish_cut(&mut self) -> Result<String, GenerateError> {
+        self.end(|rest| rest.trim_end_matches(char::REPLACEMENT_CHARACTER))
+    }
+
+    fn end(&mut self, kept: impl Fn(&str) -> &str) -> Result<String, GenerateError> {
         if self.stopped {
             return Ok(String::new());
         }
         let rest = self.detokenizer.take().map(Stream::finish).transpose()?.unwrap_or_default();
-        Ok(self.take(&rest, true))
+        Ok(self.take(kept(&rest), true))
     }
 
     /// Whether a stop string ended the text.
