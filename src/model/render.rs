@@ -38,13 +38,16 @@ pub struct TemplateRequest {
     pub tools: Option<Vec<Value>>,
     /// Additional variables for the template, by name.
     pub variables: Map<String, Value>,
+    /// Whether the text ends with the last message, without the beginning of an answer.
+    #[serde(default)]
+    pub is_open: bool,
 }
 
 impl TemplateRequest {
-    /// Splits the request into the templates and a chat that the model can answer.
+    /// Splits the request into the templates and a chat.
     pub fn into_parts(self) -> (TemplateSource, Chat) {
-        let Self { template, messages, tools, variables } = self;
-        (template, Chat { messages, tools, variables, add_generation_prompt: true, now: None })
+        let Self { template, messages, tools, variables, is_open } = self;
+        (template, Chat { messages, tools, variables, add_generation_prompt: !is_open, now: None })
     }
 }
 
@@ -122,9 +125,10 @@ impl Renderer {
 impl TemplateProgram {
     /// Renders a conversation with a model's chat template, and returns the text.
     pub fn render(&self, template: &TemplateSource, chat: &Chat) -> Result<String, ModelError> {
-        let Chat { messages, tools, variables, .. } = chat.clone();
-        let template = template.clone();
-        let request = serde_json::to_vec(&TemplateRequest { template, messages, tools, variables });
+        let Chat { messages, tools, variables, add_generation_prompt, .. } = chat.clone();
+        let (template, is_open) = (template.clone(), !add_generation_prompt);
+        let request = TemplateRequest { template, messages, tools, variables, is_open };
+        let request = serde_json::to_vec(&request);
         let request = request.map_err(|source| ModelError::Program(source.into()))?;
         let mut command = Command::new(&self.program);
         command.args(&self.arguments);

@@ -23,7 +23,7 @@ pub struct TokenLogprobs {
 
 impl TokenLogprobs {
     /// Finds the `count` most likely tokens in the logits of one position, and adds the chosen token.
-    pub(crate) fn of(logits: &[f32], chosen: u32, count: usize) -> Self {
+    pub fn of(logits: &[f32], chosen: u32, count: usize) -> Self {
         let candidate = |(token, &logit): (u32, &f32)| Candidate { token, logit: logit.into() };
         let candidates: Vec<_> = (0..).zip(logits).map(candidate).collect();
         let logprobs = log_softmax(&candidates);
