@@ -82,7 +82,9 @@ pub fn run(read: ReadModel, words: impl IntoIterator<Item = OsString>, again: Ve
         }
     }));
     let arguments: Arguments = console::parsed(commands::command(), words);
-    if let Some(filter) = &arguments.log {
+    // A server runs unattended, so its warnings must leave a trace.
+    let usual = matches!(arguments.command, commands::Command::Serve(_)).then_some("warn");
+    if let Some(filter) = arguments.log.as_deref().or(usual) {
         let filter = tracing_subscriber::EnvFilter::new(filter);
         tracing_subscriber::fmt()
             .with_env_filter(filter)

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use axum::http::{HeaderMap, header};
 use files::read_stream;
@@ -57,16 +58,22 @@ impl fmt::Debug for ApiKeys {
 }
 
 /// Rejects requests from web pages whose origin is not allowed. If only this machine can reach the server,
-/// the function rejects requests whose `Host` header is a domain name other than `localhost`. The check of
+/// the function rejects requests whose `Host` header is a domain name of the internet. The check of
 /// the `Host` header stops DNS rebinding, an attack by a web page whose domain name resolves to this machine.
-pub fn check_origin(headers: &HeaderMap, is_local: bool, allowed: &[String]) -> Result<(), Failure> {
+pub fn check_origin(
+    headers: &HeaderMap,
+    is_local: bool,
+    hosts: &[String],
+    origins: &[String],
+) -> Result<(), Failure> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let host = text(header::HOST).unwrap_or_default();
-    if is_local && !is_own_name(host) {
+    let is_allowed = |one: &String| one == "*" || one.eq_ignore_ascii_case(name(host)) || one == host;
+    if is_local && !is_own_name(host) && !hosts.iter().any(is_allowed) {
         return Err(Failure::Host { host: host.to_owned() });
     }
     match text(header::ORIGIN) {
-        Some(origin) if !allowed.iter().any(|one| one == "*" || one == origin) => {
+        Some(origin) if !origins.iter().any(|one| one == "*" || one == origin) => {
             if origin.split_once("://").is_some_and(|(_, from)| from == host) {
                 Ok(())
             } else {
@@ -77,12 +84,25 @@ pub fn check_origin(headers: &HeaderMap, is_local: bool, allowed: &[String]) -> 
     }
 }
 
-/// Whether a `Host` header is an address or `localhost`, or empty, as it never comes from a browser.
-fn is_own_name(host: &str) -> bool {
-    let name = match host.rsplit_once(':') {
+/// Returns a `Host` header without its port.
+fn name(host: &str) -> &str {
+    match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
         _ => host,
-    };
+    }
+}
+
+/// Whether a `Host` header is an address, a name that no domain of the internet can have, or the name of this machine.
+/// It is empty if the request never came from a browser.
+fn is_own_name(host: &str) -> bool {
+    /// Names that RFC 6761, RFC 6762 and ICANN reserve for this machine and its network.
+    const LOCAL: [&str; 4] = ["localhost", ".localhost", ".local", ".internal"];
+    static OWN: LazyLock<Option<String>> = LazyLock::new(|| hostname::get().ok()?.into_string().ok());
+    let name = name(host).trim_end_matches('.').to_ascii_lowercase();
     let address = name.trim_start_matches('[').trim_end_matches(']');
-    host.is_empty() || name.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok()
+    let is_local = |local: &str| name == local || local.starts_with('.') && name.ends_with(local);
+    name.is_empty()
+        || LOCAL.iter().any(|local| is_local(local))
+        || OWN.as_ref().is_some_and(|own| own.eq_ignore_ascii_case(&name))
+        || address.parse::<IpAddr>().is_ok()
 }

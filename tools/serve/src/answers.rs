@@ -2,10 +2,9 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
 use generate::Finish;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tracewright::GenerateOptions;
 use tracewright::generate::{Prompt, SchemaNote};
@@ -14,6 +13,7 @@ use tracewright::model::{Completion, Running, TextEvent};
 use crate::failure::Failure;
 use crate::metrics::Metrics;
 use crate::models::Loaded;
+use crate::permit::Permit;
 use crate::reader::{AnswerReader, Reading};
 use crate::update::{AnswerEnd, EndReason, Update, Usage};
 
@@ -25,6 +25,8 @@ pub struct Ask {
     /// The number of answers that the model generates for each prompt. Each answer gets its own seed.
     pub count: usize,
     pub reading: Reading,
+    /// The request's field whose schema or grammar the answers follow.
+    pub followed: String,
 }
 
 /// The answers to one request. Dropping them stops the generation, and frees the slots of the batch.
@@ -40,54 +42,72 @@ pub struct Answers {
     count: usize,
     prompt_tokens: usize,
     stop: Vec<String>,
+    followed: String,
     loaded: Arc<Loaded>,
     metrics: Arc<Metrics>,
-    start: Instant,
-    is_first: bool,
+    first: Option<Duration>,
+    usage: Usage,
+    /// How the answers ended, for the log.
+    ends: Vec<&'static str>,
     running: Vec<Running>,
-    _permit: OwnedSemaphorePermit,
+    permit: Permit,
 }
 
 impl Answers {
     /// Starts to generate the answers. Returns an error if the options of the request are invalid.
-    pub fn begin(ask: Ask, metrics: Arc<Metrics>, permit: OwnedSemaphorePermit) -> Result<Self, Failure> {
-        let Ask { loaded, prompts, options, count, reading } = ask;
+    pub fn begin(ask: Ask, metrics: Arc<Metrics>, permit: Permit) -> Result<Self, Failure> {
+        let Ask { loaded, prompts, options, count, reading, followed } = ask;
         let (send, events) = unbounded_channel();
         let is_special =
             |name: &str| loaded.model.tokenizer().is_some_and(|all| all.special_token(name).is_some());
         let (shown, stop) = (reading.shown(is_special), options.stop.clone());
         let mut running = Vec::new();
-        for index in 0..prompts.len() * count {
+        let all = prompts.len() * count;
+        let is_empty = options.max_tokens == 0;
+        for index in (0..all).filter(|_| !is_empty) {
             let mut options = options.clone();
             options.sampling.seed = options.sampling.seed.wrapping_add((index % count) as u64);
             let send = send.clone();
             let request = loaded.model.continue_prompt(prompts[index / count].clone());
             let request = request.options(options).show(shown.clone());
-            running.push(request.listen(move |event| send.send((index, event)).is_ok())?);
+            let begun = request.listen(move |event| send.send((index, event)).is_ok());
+            running.push(begun.map_err(|error| Failure::from(error).about(&followed))?);
         }
         let open = running.len();
         metrics.began(open);
+        let ended = |index: usize| {
+            let prompt = if index.is_multiple_of(count) { prompts[index / count].tokens().len() } else { 0 };
+            let usage = Usage { prompt, ..Usage::default() };
+            (index, Update::End(AnswerEnd { reason: EndReason::Length, usage }))
+        };
         Ok(Self {
             events,
-            updates: VecDeque::new(),
-            readers: (0..open).map(|_| AnswerReader::new(reading.clone())).collect(),
-            pieces: vec![0; open],
+            updates: (0..all).filter(|_| is_empty).map(ended).collect(),
+            readers: (0..all).map(|_| AnswerReader::new(reading.clone())).collect(),
+            pieces: vec![0; all],
             open,
             count,
             prompt_tokens: prompts.iter().map(|prompt| prompt.tokens().len()).sum(),
             stop,
+            followed,
             loaded,
             metrics,
-            start: Instant::now(),
-            is_first: true,
+            first: None,
+            usage: Usage::default(),
+            ends: Vec::new(),
             running,
-            _permit: permit,
+            permit,
         })
     }
 
     /// Returns the parts of the schema that the answers can violate.
     pub fn notes(&self) -> &[SchemaNote] {
         self.running.first().map_or(&[], Running::notes)
+    }
+
+    /// Returns the id of the request.
+    pub fn request(&self) -> &str {
+        &self.permit.id
     }
 
     /// Returns the total number of tokens of all prompts.
@@ -109,8 +129,12 @@ impl Answers {
             if self.open == 0 {
                 return None;
             }
-            let event = self.events.recv().await;
-            if let Err(failure) = self.take(event) {
+            let taken = tokio::select! {
+                event = self.events.recv() => self.take(event),
+                () = self.permit.closed() => Err(Failure::Stopping),
+            };
+            if let Err(failure) = taken {
+                self.ends.push(failure.code());
                 self.metrics.ended(std::mem::take(&mut self.open));
                 return Some(Err(failure));
             }
@@ -125,8 +149,10 @@ impl Answers {
         let mut updates = Vec::new();
         match event {
             TextEvent::Piece(piece) => {
-                if std::mem::take(&mut self.is_first) {
-                    self.metrics.first_token(self.start.elapsed());
+                if self.first.is_none() {
+                    let time = self.permit.start.elapsed();
+                    self.first = Some(time);
+                    self.metrics.first_token(time);
                 }
                 // Each token sends a piece, and the end of the answer sends one more.
                 self.metrics.generated(usize::from(*pieces > 0));
@@ -134,14 +160,17 @@ impl Answers {
                 updates = reader.push(&piece);
             }
             TextEvent::Logprobs(logprobs) => updates.push(Update::Logprobs(logprobs)),
-            TextEvent::Failed(error) => return Err(error.into()),
+            TextEvent::Failed(error) => return Err(Failure::from(error).about(&self.followed)),
             TextEvent::Done(completion) => {
-                updates = reader.finish();
-                let has_calls = reader.has_calls();
+                updates =
+                    reader.finish(matches!(completion.generated.finish, Finish::Length | Finish::Context));
+                let has_calls = reader.ends_with_calls();
                 let counted = pieces.saturating_sub(1);
                 self.metrics.generated(completion.generated.tokens.len().saturating_sub(counted));
                 let end = self.end(index, &completion, has_calls);
                 self.metrics.answered(&end.usage, &completion.generated);
+                self.usage.add(end.usage);
+                self.ends.push(end.reason.word());
                 self.metrics.ended(1);
                 self.open -= 1;
                 updates.push(Update::End(end));
@@ -155,6 +184,20 @@ impl Answers {
 impl Drop for Answers {
     fn drop(&mut self) {
         self.metrics.ended(self.open);
+        if self.open > 0 {
+            self.ends.push("the client left");
+        }
+        let Usage { prompt, cached, completion } = self.usage;
+        let milliseconds = |time: Duration| time.as_millis();
+        tracing::info!(
+            "{} `{}`: {prompt} tokens in, {cached} of them reused, {completion} tokens out, first token after {} ms, \
+             end after {} ms: {}",
+            self.permit.id,
+            self.loaded.name,
+            self.first.map_or_else(|| "-".to_owned(), |time| milliseconds(time).to_string()),
+            milliseconds(self.permit.start.elapsed()),
+            self.ends.join(", "),
+        );
     }
 }
 

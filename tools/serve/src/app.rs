@@ -5,11 +5,13 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::HeaderMap;
 use serde_json::Value;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Semaphore, watch};
 
 use crate::failure::Failure;
+use crate::interface::Interface;
 use crate::metrics::Metrics;
 use crate::models::Models;
+use crate::permit::Permit;
 use crate::{ServeOptions, body};
 
 /// The number of requests for which the server renders and tokenizes the prompt in parallel.
@@ -26,6 +28,8 @@ pub struct App {
     permits: Arc<Semaphore>,
     prepared: Semaphore,
     embedded: Semaphore,
+    /// Tells all answers to end.
+    pub closing: watch::Sender<bool>,
     /// Whether only this machine can reach the server.
     pub is_local: bool,
 }
@@ -35,18 +39,40 @@ impl App {
         let permits = Arc::new(Semaphore::new(options.max_requests));
         let prepared = Semaphore::new(PREPARED);
         let embedded = Semaphore::new(EMBEDDED);
-        Self { models, options, metrics: Arc::default(), permits, prepared, embedded, is_local }
+        Self {
+            models,
+            options,
+            metrics: Arc::default(),
+            permits,
+            prepared,
+            embedded,
+            closing: watch::channel(false).0,
+            is_local,
+        }
     }
 
     /// Returns a permit to answer a request, or an error at the largest number of requests.
-    pub fn permit(&self) -> Result<OwnedSemaphorePermit, Failure> {
+    pub fn permit(&self) -> Result<Permit, Failure> {
         let most = self.options.max_requests;
-        self.permits.clone().try_acquire_owned().map_err(|_| Failure::Busy { most })
+        let place = self.permits.clone().try_acquire_owned().map_err(|_| Failure::Busy { most })?;
+        Ok(Permit::new(place, self.closing.subscribe()))
     }
 
     /// Reads the body of a request as a JSON object.
     pub async fn read(&self, headers: &HeaderMap, body: Body) -> Result<Value, Failure> {
         body::read(headers, body, &self.options).await
+    }
+
+    /// Reads the body of a request, and rejects fields that the interface lacks.
+    pub async fn read_as(
+        &self,
+        interface: &Interface,
+        headers: &HeaderMap,
+        body: Body,
+    ) -> Result<Value, Failure> {
+        let body = self.read(headers, body).await?;
+        interface.check(&body)?;
+        Ok(body)
     }
 
     /// Runs slow work on another thread, because slow work must not block the threads for network traffic.

@@ -27,6 +27,12 @@ pub async fn read(headers: &HeaderMap, body: Body, options: &ServeOptions) -> Re
         let found = shortened(escaped(essence), 60);
         return Err(Failure::ContentType { found });
     }
+    let encoding =
+        headers.get(header::CONTENT_ENCODING).map(|found| String::from_utf8_lossy(found.as_bytes()));
+    if let Some(found) = encoding.filter(|found| !found.eq_ignore_ascii_case("identity")) {
+        let found = shortened(escaped(&found), 60);
+        return Err(Failure::Encoding { found });
+    }
     let (limit, most) = (options.read_timeout, options.max_body);
     let bytes = tokio::time::timeout(limit, collect(body, most)).await;
     let bytes = bytes.map_err(|_| Failure::TooSlow { limit })??;

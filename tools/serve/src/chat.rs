@@ -14,12 +14,14 @@ use serde_json::{Map, Value, json};
 use crate::app::App;
 use crate::body::fields;
 use crate::collect::{Answer, collect};
+use crate::constraint::ConstraintFields;
 use crate::failure::Failure;
-use crate::generation::{self, ChatRequest, variables};
+use crate::generation::{ChatRequest, variables};
 use crate::ids::{id, now};
+use crate::interface::{Interface, OF_CHAT, OF_OPENAI, OF_SERVERS, sampled};
 use crate::logprobs;
 use crate::models::Loaded;
-use crate::prepare::messages;
+use crate::prepare::{continues, messages};
 use crate::sampling::SamplingFields;
 use crate::stream::{self, Events, Sent};
 use crate::tools::{self, OfferedTools};
@@ -27,6 +29,8 @@ use crate::update::{EndReason, ToolCall, Update, Usage};
 
 /// The largest number of token probabilities that an answer contains per position.
 pub const TOP: u64 = 20;
+
+pub static CHAT: Interface = Interface::new(sampled::<ChatFields>, &[OF_CHAT, OF_OPENAI, OF_SERVERS]);
 
 #[derive(Deserialize, JsonSchema)]
 pub struct ChatFields {
@@ -40,9 +44,9 @@ pub struct ChatFields {
     stream_options: Option<StreamFields>,
     /// The largest number of tokens that the model generates for an answer. Without a limit, an
     /// answer can fill the model's whole context.
-    max_tokens: Option<u64>,
+    max_tokens: Option<i64>,
     /// This field is OpenAI's newer name for `max_tokens`.
-    max_completion_tokens: Option<u64>,
+    max_completion_tokens: Option<i64>,
     /// Whether the answer contains the probability of each of its tokens.
     logprobs: Option<bool>,
     /// The number of most likely tokens that the answer contains for each position, with the
@@ -53,15 +57,21 @@ pub struct ChatFields {
     /// Whether the model calls a function: `auto`, `none`, `required`, or an object with the name
     /// of a function to call.
     tool_choice: Option<Value>,
+    /// OpenAI's first name for `tools`: a list of functions without types.
+    functions: Option<Vec<Value>>,
+    /// Whether the model calls one of `functions`: `auto`, `none`, or an object with a name.
+    function_call: Option<Value>,
     /// Whether an answer can contain several function calls. By default, an answer can contain
     /// several function calls.
     parallel_tool_calls: Option<bool>,
-    /// The format of the answer: `text`, `json_object`, or a `json_schema` that the answer must follow.
-    response_format: Option<Value>,
     /// The variable `reasoning_effort` of the chat template.
     reasoning_effort: Option<String>,
     /// If `reasoning_format` is `none`, the content of the answer includes the reasoning.
     reasoning_format: Option<String>,
+    /// Whether the answer continues the last message, by default if this is a text of the assistant.
+    continue_final_message: Option<bool>,
+    /// If false, the answer continues the last message; if true, it begins a new one.
+    add_generation_prompt: Option<bool>,
     /// Variables of the chat template, such as `enable_thinking`.
     chat_template_kwargs: Option<Map<String, Value>>,
 }
@@ -73,25 +83,47 @@ pub struct StreamFields {
 }
 
 impl ChatFields {
-    fn request(&self, sampling: SamplingFields) -> Result<ChatRequest, Failure> {
-        let tools = tools::of_chat(self.tools.as_deref())?;
-        let schema =
-            generation::schema("response_format", self.response_format.as_ref(), "json_schema.schema");
+    fn request(&self, body: &Value) -> Result<ChatRequest, Failure> {
+        let tools = self.tools()?;
+        let messages = messages(&self.messages)?;
+        let asked = self.continue_final_message.or(self.add_generation_prompt.map(|adds| !adds));
         Ok(ChatRequest {
-            messages: messages(&self.messages)?,
-            tools: OfferedTools::new(tools, &tools::choice(self.tool_choice.as_ref())?, "tool_choice")?,
-            parallel_calls: self.parallel_tool_calls.unwrap_or(true),
+            continues: continues(asked, &messages)?,
+            messages,
+            tools,
+            parallel_calls: self.parallel_tool_calls.unwrap_or(!self.is_legacy()),
             variables: variables(self.chat_template_kwargs.as_ref(), self.reasoning_effort.as_deref())?,
-            schema: schema?,
+            constraint: fields::<ConstraintFields>(body)?.read()?,
             max_tokens: match self.max_completion_tokens {
                 Some(most) => ("max_completion_tokens", Some(most)),
                 None => ("max_tokens", self.max_tokens),
             },
             logprobs: self.logprobs()?,
-            sampling,
+            sampling: SamplingFields::read(body)?,
             stop: Vec::new(),
             keeps_reasoning: self.reasoning_format.as_deref() == Some("none"),
         })
+    }
+
+    /// Whether the request names its tools as OpenAI's first interface does, in which an answer has one call.
+    fn is_legacy(&self) -> bool {
+        self.functions.is_some()
+    }
+
+    fn tools(&self) -> Result<OfferedTools, Failure> {
+        let (tools, choice, param) = match (&self.functions, &self.tools) {
+            (Some(_), Some(_)) => {
+                return Err(Failure::field("functions", "set", "no value, because `tools` is set"));
+            }
+            (Some(functions), None) => {
+                let (tools, choice) = tools::of_functions(functions, self.function_call.as_ref())?;
+                (tools, choice, "function_call")
+            }
+            (None, given) => {
+                (tools::of_chat(given.as_deref())?, tools::choice(self.tool_choice.as_ref())?, "tool_choice")
+            }
+        };
+        OfferedTools::new(tools, &choice, param)
     }
 
     /// Returns the number of token probabilities per position that the client requests.
@@ -113,12 +145,13 @@ impl ChatFields {
 /// Answers `POST /v1/chat/completions`.
 pub async fn chat(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Result<Response, Failure> {
     let permit = app.permit()?;
-    let body = app.read(&headers, body).await?;
+    let body = app.read_as(&CHAT, &headers, body).await?;
     let fields: ChatFields = fields(&body)?;
-    let request = fields.request(SamplingFields::read(&body)?)?;
+    let request = fields.request(&body)?;
     let with_logprobs = request.logprobs.is_some();
     let loaded = app.models.get(fields.model.as_deref()).await?;
-    let head = Head { loaded: loaded.clone(), id: id("chatcmpl-"), created: now() };
+    let is_legacy = fields.is_legacy();
+    let head = Head { loaded: loaded.clone(), id: id("chatcmpl-"), created: now(), is_legacy };
     let answers = request.begin(&app, &loaded, permit).await?;
     if fields.stream.unwrap_or_default() {
         let includes_usage = fields.stream_options.is_some_and(|options| options.include_usage == Some(true));
@@ -140,9 +173,9 @@ pub async fn apply_template(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Value>, Failure> {
-    let body = app.read(&headers, body).await?;
+    let body = app.read_as(&CHAT, &headers, body).await?;
     let fields: ChatFields = fields(&body)?;
-    let request = fields.request(SamplingFields::read(&body)?)?;
+    let request = fields.request(&body)?;
     let loaded = app.models.get(fields.model.as_deref()).await?;
     let prompt = app.blocking(move || request.render(&loaded)).await?;
     Ok(Json(json!({ "prompt": prompt })))
@@ -153,6 +186,7 @@ struct Head {
     loaded: Arc<Loaded>,
     id: String,
     created: u64,
+    is_legacy: bool,
 }
 
 impl Head {
@@ -176,30 +210,31 @@ impl Head {
         if !answer.reasoning.is_empty() {
             message["reasoning_content"] = json!(answer.reasoning);
         }
-        if !answer.calls.is_empty() {
-            message["tool_calls"] = answer.calls.iter().map(tool_call).collect();
+        match answer.calls.first() {
+            None => {}
+            Some(call) if self.is_legacy => message["function_call"] = tool_call(call)["function"].clone(),
+            Some(_) => message["tool_calls"] = answer.calls.iter().map(tool_call).collect(),
         }
         let content = logprobs::content(&self.loaded, &answer.logprobs);
         json!({
             "index": index,
             "message": message,
             "logprobs": if with_logprobs { json!({ "content": content, "refusal": null }) } else { Value::Null },
-            "finish_reason": finish_reason(&answer.reason),
+            "finish_reason": self.finish_reason(&answer.reason),
         })
+    }
+
+    fn finish_reason(&self, reason: &EndReason) -> &'static str {
+        match reason.word() {
+            "tool_calls" if self.is_legacy => "function_call",
+            reason => reason,
+        }
     }
 }
 
 fn tool_call(call: &ToolCall) -> Value {
     let ToolCall { id, name, arguments } = call;
     json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } })
-}
-
-pub fn finish_reason(reason: &EndReason) -> &'static str {
-    match reason {
-        EndReason::Stop | EndReason::StopString(_) => "stop",
-        EndReason::Length => "length",
-        EndReason::ToolCalls => "tool_calls",
-    }
 }
 
 /// Formats token counts in the format of OpenAI's API.
@@ -288,13 +323,18 @@ impl Events for Chunks {
                 self.choices[index].calls += 1;
                 let mut call = tool_call(&call);
                 call["index"] = json!(number);
+                let delta = if self.head.is_legacy {
+                    json!({ "function_call": call["function"] })
+                } else {
+                    json!({ "tool_calls": [call] })
+                };
                 let flushed = self.flushed(index);
-                flushed.into_iter().chain([self.delta(index, json!({ "tool_calls": [call] }))]).collect()
+                flushed.into_iter().chain([self.delta(index, delta)]).collect()
             }
             Update::End(end) => {
                 self.usage.add(end.usage);
                 let flushed = self.flushed(index);
-                let finish = json!(finish_reason(&end.reason));
+                let finish = json!(self.head.finish_reason(&end.reason));
                 let last = self.delta_with(index, json!({}), Value::Null, finish);
                 flushed.into_iter().chain([last]).collect()
             }

@@ -15,11 +15,13 @@ use serde_json::{Map, Value, json};
 use crate::answers::{Answers, Ask};
 use crate::app::App;
 use crate::body::{fields, shown};
-use crate::chat::{StreamFields, TOP, finish_reason, last_events, usage};
+use crate::chat::{StreamFields, TOP, last_events, usage};
 use crate::collect::collect;
+use crate::constraint::ConstraintFields;
 use crate::failure::Failure;
 use crate::generation::max_tokens;
 use crate::ids::{id, now};
+use crate::interface::{Interface, OF_COMPLETIONS, OF_OPENAI, OF_SERVERS, sampled};
 use crate::logprobs::finite;
 use crate::models::Loaded;
 use crate::prepare::check_length;
@@ -32,7 +34,10 @@ use crate::update::{Update, Usage};
 const PROMPTS: usize = 256;
 
 /// The default of `max_tokens`, as in OpenAI's API.
-const USUAL: u64 = 16;
+const USUAL: i64 = 16;
+
+pub static COMPLETIONS: Interface =
+    Interface::new(sampled::<CompletionFields>, &[OF_COMPLETIONS, OF_OPENAI, OF_SERVERS]);
 
 #[derive(Deserialize, JsonSchema)]
 pub struct CompletionFields {
@@ -44,7 +49,7 @@ pub struct CompletionFields {
     stream_options: Option<StreamFields>,
     /// The largest number of tokens that the model generates for an answer. By default, an answer
     /// has at most 16 new tokens.
-    max_tokens: Option<u64>,
+    max_tokens: Option<i64>,
     /// The number of most likely tokens that the answer contains for each position, with the
     /// probabilities of these tokens. The largest valid value of this field is 20.
     logprobs: Option<u64>,
@@ -60,6 +65,26 @@ struct Prompt {
     tokens: Vec<u32>,
 }
 
+/// The text with which an answer begins: the prompt if the client sets `echo`, or else nothing.
+#[derive(Default)]
+struct Echo {
+    text: String,
+    /// The tokens of the text, if the client asks for their probabilities. The first one has none.
+    tokens: Vec<u32>,
+    logprobs: Vec<TokenLogprobs>,
+}
+
+impl Echo {
+    /// Computes the probability of each token of a prompt after the tokens before it.
+    fn scored(loaded: &Loaded, prompt: &Prompt, count: usize) -> Result<Self, Failure> {
+        let Prompt { text, tokens } = prompt;
+        let logits = loaded.model.score(tokens)?;
+        let of = |(logits, token): (&Vec<f32>, &u32)| TokenLogprobs::of(logits, *token, count);
+        let logprobs = logits.iter().zip(&tokens[1..]).map(of).collect();
+        Ok(Self { text: text.clone(), tokens: tokens.clone(), logprobs })
+    }
+}
+
 /// Answers `POST /v1/completions`.
 pub async fn complete(
     State(app): State<Arc<App>>,
@@ -67,9 +92,10 @@ pub async fn complete(
     body: Body,
 ) -> Result<Response, Failure> {
     let permit = app.permit()?;
-    let body = app.read(&headers, body).await?;
+    let body = app.read_as(&COMPLETIONS, &headers, body).await?;
     let request: CompletionFields = fields(&body)?;
     let sampling = SamplingFields::read(&body)?;
+    let constraint = fields::<ConstraintFields>(&body)?.read()?;
     let logprobs = request.logprobs()?;
     let loaded = app.models.get(request.model.as_deref()).await?;
     loaded.check_generates()?;
@@ -77,23 +103,30 @@ pub async fn complete(
     let includes_usage = request.stream_options.is_some_and(|options| options.include_usage == Some(true));
     let count = sampling.count()?;
     let (defaults, metrics, of_model) = (app.options.defaults.clone(), app.metrics.clone(), loaded.clone());
+    let opens = app.options.open_objects;
     let (answers, echoes) = app
         .blocking(move || {
             let prompts = prompts(&of_model, &request.prompt)?;
-            let mut options = sampling.options(&defaults(of_model.model.defaults()))?;
+            let mut options =
+                sampling.options(&defaults(of_model.model.defaults()), of_model.model.info().vocabulary)?;
             options.max_length = None;
             let most = request.max_tokens.unwrap_or(USUAL);
-            options.max_tokens = max_tokens("max_tokens", Some(most), of_model.model.info().context)?;
+            options.max_tokens = max_tokens("max_tokens", Some(most), 0, of_model.model.info().context)?;
             options.logprobs = logprobs;
-            let echo = |prompt: &Prompt| {
-                if request.echo == Some(true) { prompt.text.clone() } else { String::new() }
+            let (followed, follow) = constraint.map(|constraint| constraint.follow(opens)).unzip();
+            options.follow = follow.or(options.follow);
+            let followed = followed.unwrap_or_default();
+            let echo = |prompt: &Prompt| match (request.echo == Some(true), logprobs) {
+                (false, _) => Ok(Echo::default()),
+                (true, None) => Ok(Echo { text: prompt.text.clone(), ..Echo::default() }),
+                (true, Some(count)) => Echo::scored(&of_model, prompt, count),
             };
-            let echoes: Vec<String> = prompts.iter().map(echo).collect();
+            let echoes: Vec<Echo> = prompts.iter().map(echo).collect::<Result<_, Failure>>()?;
             let reuse = sampling.reuses();
             let prompts =
                 prompts.into_iter().map(|one| tracewright::generate::Prompt { reuse, ..one.tokens.into() });
             let reading = Reading { is_plain: true, ..Reading::default() };
-            let ask = Ask { loaded: of_model, prompts: prompts.collect(), options, count, reading };
+            let ask = Ask { loaded: of_model, prompts: prompts.collect(), options, count, reading, followed };
             Ok((Answers::begin(ask, metrics, permit)?, echoes))
         })
         .await?;
@@ -110,9 +143,10 @@ pub async fn complete(
     }
     let (answers, used) = collect(answers).await?;
     let choice = |(index, answer): (usize, &crate::collect::Answer)| {
-        let text = head.echo(index).to_owned() + &answer.content;
-        let logprobs = logprobs.map(|_| head.logprobs(&answer.logprobs, head.echo(index).chars().count()));
-        head.choice(index, &text, logprobs.unwrap_or_default(), finish_reason(&answer.reason).into())
+        let echo = head.echo(index);
+        let text = echo.text.clone() + &answer.content;
+        let logprobs = logprobs.map(|_| head.logprobs(echo, &answer.logprobs, 0));
+        head.choice(index, &text, logprobs.unwrap_or_default(), answer.reason.word().into())
     };
     let choices: Vec<Value> = answers.iter().enumerate().map(choice).collect();
     let mut body = head.object(choices);
@@ -128,9 +162,6 @@ impl CompletionFields {
         match self.logprobs {
             Some(top) if top > TOP => {
                 Err(Failure::field("logprobs", top.to_string(), format!("a number from 0 to {TOP}")))
-            }
-            Some(_) if self.echo == Some(true) => {
-                Err(Failure::field("logprobs", "set", "no value, because `echo` is true"))
             }
             top => Ok(top.map(|top| top as usize)),
         }
@@ -185,16 +216,15 @@ struct Completion {
     loaded: Arc<Loaded>,
     id: String,
     created: u64,
-    /// Contains, for each prompt, the text with which the answers to this prompt begin. If the
-    /// client sets `echo`, an answer begins with the prompt; otherwise the beginning is empty.
-    echoes: Vec<String>,
+    /// The beginning of the answers to each prompt.
+    echoes: Vec<Echo>,
     /// The number of answers that the model generates for each prompt.
     count: usize,
 }
 
 impl Completion {
-    fn echo(&self, index: usize) -> &str {
-        self.echoes.get(index / self.count).map_or("", String::as_str)
+    fn echo(&self, index: usize) -> &Echo {
+        &self.echoes[index / self.count]
     }
 
     fn object(&self, choices: Vec<Value>) -> Value {
@@ -211,18 +241,28 @@ impl Completion {
         json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": finish })
     }
 
-    /// Formats the probabilities of tokens. `offset` is the number of characters before the first token.
-    fn logprobs(&self, logprobs: &[TokenLogprobs], mut offset: usize) -> Value {
+    /// Formats the probabilities of the prompt's tokens in `echo` and of new tokens. `offset` is the number of
+    /// characters before the first token.
+    fn logprobs(&self, echo: &Echo, logprobs: &[TokenLogprobs], mut offset: usize) -> Value {
         let text = |token| String::from_utf8_lossy(self.loaded.piece(token)).into_owned();
         let (mut tokens, mut chosen, mut top, mut offsets) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for one in logprobs {
+        if let Some(&first) = echo.tokens.first() {
+            offsets.push(offset);
+            tokens.push(text(first));
+            offset += tokens[0].chars().count();
+            chosen.push(Value::Null);
+            top.push(Value::Null);
+        } else {
+            offset += echo.text.chars().count();
+        }
+        for one in echo.logprobs.iter().chain(logprobs) {
             let token = text(one.chosen.token);
             offsets.push(offset);
             offset += token.chars().count();
             tokens.push(token);
-            chosen.push(finite(one.chosen.logprob));
+            chosen.push(json!(finite(one.chosen.logprob)));
             let likely = one.top.iter().map(|one| (text(one.token), json!(finite(one.logprob))));
-            top.push(likely.collect::<Map<_, _>>());
+            top.push(likely.collect::<Map<_, _>>().into());
         }
         json!({ "tokens": tokens, "token_logprobs": chosen, "top_logprobs": top, "text_offset": offsets })
     }
@@ -256,9 +296,18 @@ impl Chunks {
 
 impl Events for Chunks {
     fn begin(&mut self) -> Vec<Sent> {
-        let echo = |index| (index, self.head.echo(index).to_owned());
-        let echoes = (0..self.texts.len()).map(echo).filter(|(_, echo)| !echo.is_empty());
-        echoes.map(|(index, echo)| self.text(index, &echo, Value::Null, Value::Null)).collect()
+        let mut begun = Vec::new();
+        for index in 0..self.texts.len() {
+            let echo = self.head.echo(index);
+            if !echo.text.is_empty() {
+                let logprobs =
+                    if self.with_logprobs { self.head.logprobs(echo, &[], 0) } else { Value::Null };
+                let length = echo.text.chars().count();
+                begun.push(self.text(index, &echo.text, logprobs, Value::Null));
+                self.texts[index].1 = length;
+            }
+        }
+        begun
     }
 
     fn update(&mut self, index: usize, update: Update) -> Vec<Sent> {
@@ -270,14 +319,14 @@ impl Events for Chunks {
             Update::Content(text) => vec![self.text(index, &text, Value::Null, Value::Null)],
             Update::Logprobs(new) => {
                 let (text, offset) = std::mem::take(&mut self.texts[index]);
-                let logprobs = self.head.logprobs(&new, offset);
+                let logprobs = self.head.logprobs(&Echo::default(), &new, offset);
                 self.texts[index].1 = offset + text.chars().count();
                 vec![self.text(index, &text, logprobs, Value::Null)]
             }
             Update::End(end) => {
                 self.usage.add(end.usage);
                 let text = std::mem::take(&mut self.texts[index].0);
-                vec![self.text(index, &text, Value::Null, finish_reason(&end.reason).into())]
+                vec![self.text(index, &text, Value::Null, end.reason.word().into())]
             }
             Update::Reasoning(_) | Update::Call(_) => Vec::new(),
         }

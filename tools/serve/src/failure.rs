@@ -8,9 +8,13 @@ use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use generate::GenerateError;
+use generate::{TemplateError, TemplatePlace};
 use serde_json::{Value, json};
 use tracewright::ModelError;
 use tracewright::embed::EmbedError;
+
+/// The text about an error that concerns only the operator of the server.
+const HIDDEN: &str = "the server failed; its log has the reason";
 
 /// The reason why a request fails.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -24,6 +28,13 @@ pub enum Failure {
     Missing { param: String, expected: String },
     #[error("`{param}` is not supported; leave out this parameter")]
     Unsupported { param: String },
+    #[error(
+        "`{param}` is no field of this endpoint, expected one of the fields in `/openapi.json`; leave out this field"
+    )]
+    Unknown { param: String },
+    /// The answer cannot follow the schema or the grammar in a field.
+    #[error("{}", causes(.error.as_ref()))]
+    Constraint { param: String, error: Arc<ModelError> },
     #[error("the body of the request has more than {most} bytes; send a smaller body")]
     TooLarge { most: usize },
     #[error("the body of the request did not arrive within {} s; send the body faster", .limit.as_secs())]
@@ -32,16 +43,21 @@ pub enum Failure {
     Body { why: String },
     #[error("the content type is `{found}`, expected `application/json`")]
     ContentType { found: String },
+    #[error("the content encoding is `{found}`, expected a body without compression")]
+    Encoding { found: String },
     #[error("the request contains no API key; send the key as `Authorization: Bearer KEY`")]
     NoKey,
     #[error("the API key of the request is not known")]
     WrongKey,
-    #[error("the header `Host` is `{host}`, expected this machine's address or `localhost`")]
+    #[error(
+        "the header `Host` is `{host}`, expected this machine's address or name, or `localhost`; allow this host when you \
+         start the server"
+    )]
     Host { host: String },
     #[error("web pages of `{origin}` may not use this server; allow this origin when you start the server")]
     Origin { origin: String },
-    #[error("the server has no endpoint `{path}`")]
-    Path { path: String },
+    #[error("the server has no endpoint `{path}`{}", suggested(.near.as_ref()))]
+    Path { path: String, near: Option<&'static str> },
     #[error("the endpoint does not support the method `{method}`")]
     Method { method: String },
     #[error("the server has no model `{name}`, expected {}", names(.known))]
@@ -63,6 +79,9 @@ pub enum Failure {
     /// Any other error of the model, which the request may have caused.
     #[error("{}", causes(.0.as_ref()))]
     Of(Arc<ModelError>),
+    /// The time for running answers is over.
+    #[error("the server stops, and this answer is not complete; send the request again later")]
+    Stopping,
     #[error("the server failed: {why}")]
     Server { why: String },
 }
@@ -76,6 +95,12 @@ pub fn causes(error: &dyn Error) -> String {
         next = cause.source();
     }
     text
+}
+
+fn suggested(path: Option<&&'static str>) -> String {
+    path.map_or_else(String::new, |path| {
+        format!(", expected `{path}`; end the base URL of the client with `/v1` once")
+    })
 }
 
 fn names(known: &[String]) -> String {
@@ -101,6 +126,16 @@ impl Failure {
         Self::Field { param: param.into(), found: found.into(), expected: expected.into() }
     }
 
+    /// Names the field whose schema or grammar caused a model's error.
+    pub fn about(self, param: &str) -> Self {
+        match self {
+            Self::Of(error) if matches!(&*error, ModelError::Generate(error) if is_of_schema(error)) => {
+                Self::Constraint { param: param.to_owned(), error }
+            }
+            other => other,
+        }
+    }
+
     pub fn status(&self) -> StatusCode {
         match self {
             Self::NoKey | Self::WrongKey => StatusCode::UNAUTHORIZED,
@@ -109,8 +144,8 @@ impl Failure {
             Self::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::TooSlow { .. } => StatusCode::REQUEST_TIMEOUT,
-            Self::ContentType { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Self::Busy { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Self::ContentType { .. } | Self::Encoding { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::Busy { .. } | Self::Stopping => StatusCode::SERVICE_UNAVAILABLE,
             Self::Load { .. } | Self::Server { .. } => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Of(error) if !is_of_request(error) => StatusCode::INTERNAL_SERVER_ERROR,
             _ => StatusCode::BAD_REQUEST,
@@ -135,10 +170,13 @@ impl Failure {
             Self::Field { .. } => "invalid_value",
             Self::Missing { .. } => "missing_required_parameter",
             Self::Unsupported { .. } => "unsupported_parameter",
+            Self::Unknown { .. } => "unknown_parameter",
+            Self::Constraint { .. } => "invalid_schema",
             Self::TooLarge { .. } => "body_too_large",
             Self::TooSlow { .. } => "body_too_slow",
             Self::Body { .. } => "invalid_body",
             Self::ContentType { .. } => "unsupported_media_type",
+            Self::Encoding { .. } => "unsupported_encoding",
             Self::NoKey | Self::WrongKey => "invalid_api_key",
             Self::Host { .. } => "host_not_allowed",
             Self::Origin { .. } => "origin_not_allowed",
@@ -149,12 +187,10 @@ impl Failure {
             Self::Kind { .. } => "unsupported_model",
             Self::Template { .. } => "invalid_messages",
             Self::Busy { .. } => "overloaded",
+            Self::Stopping => "server_stopping",
             Self::Load { .. } => "model_not_loaded",
-            Self::Of(error) => match (&**error, is_of_request(error)) {
-                (ModelError::Generate(error), true) if is_of_schema(error) => "invalid_schema",
-                (_, true) => "invalid_value",
-                (_, false) => "server_error",
-            },
+            Self::Of(error) if is_of_request(error) => "invalid_value",
+            Self::Of(_) => "server_error",
             Self::Server { .. } => "server_error",
         }
     }
@@ -162,26 +198,68 @@ impl Failure {
     /// Returns the name of the request field that is invalid.
     pub fn param(&self) -> Option<String> {
         match self {
-            Self::Field { param, .. } | Self::Missing { param, .. } | Self::Unsupported { param } => {
-                Some(param.clone())
-            }
+            Self::Field { param, .. }
+            | Self::Missing { param, .. }
+            | Self::Unsupported { param }
+            | Self::Unknown { param }
+            | Self::Constraint { param, .. } => Some(param.clone()),
             Self::Model { .. } => Some("model".to_owned()),
             Self::Context { .. } | Self::Template { .. } => Some("messages".to_owned()),
             Self::Of(error) => match &**error {
                 ModelError::Generate(GenerateError::Setting { name, .. }) => {
                     Some(name.rsplit('.').next().unwrap_or(name).to_owned())
                 }
-                ModelError::Generate(error) if is_of_schema(error) => Some("response_format".to_owned()),
                 _ => None,
             },
             _ => None,
         }
     }
 
+    /// Returns the text for the client. Faults of the server, which can contain paths, are only in the log.
+    pub fn message(&self) -> String {
+        let of_template = |error: &TemplateError| match error {
+            TemplateError::Syntax { at, why } => {
+                let at = Box::new(TemplatePlace { file: None, ..(**at).clone() });
+                TemplateError::Syntax { at, why: why.clone() }.to_string()
+            }
+            TemplateError::Render { at, why } => {
+                let at = Box::new(TemplatePlace { file: None, ..(**at).clone() });
+                TemplateError::Render { at, why: why.clone() }.to_string()
+            }
+            other => other.to_string(),
+        };
+        match self {
+            Self::Load { name, .. } => {
+                format!("the model `{name}` cannot be loaded; the log of the server has the reason")
+            }
+            Self::Server { .. } => HIDDEN.to_owned(),
+            Self::Of(error) if !is_of_request(error) => HIDDEN.to_owned(),
+            Self::Of(error) => match &**error {
+                ModelError::Generate(GenerateError::NoTemplate { .. }) => {
+                    "the model has no chat template".to_owned()
+                }
+                ModelError::Generate(GenerateError::Template(error)) => of_template(error),
+                ModelError::NoTokenizer { .. } => "the model has no tokenizer".to_owned(),
+                ModelError::Kind { does, asked, .. } => format!("the model {does}, and cannot {asked}"),
+                _ => self.to_string(),
+            },
+            _ => self.to_string(),
+        }
+    }
+
+    /// Formats the error as Anthropic's API does.
+    pub fn anthropic(&self) -> Value {
+        let kind = match self.kind() {
+            "server_error" => "api_error",
+            kind => kind,
+        };
+        json!({ "type": "error", "error": { "type": kind, "message": self.message() } })
+    }
+
     /// Formats the error as OpenAI's API does.
     pub fn json(&self) -> Value {
         json!({ "error": {
-            "message": self.to_string(),
+            "message": self.message(),
             "type": self.kind(),
             "code": self.code(),
             "param": self.param(),
@@ -191,9 +269,6 @@ impl Failure {
     /// Creates an HTTP response with the given body, and with the headers that the HTTP status requires.
     pub fn respond(&self, body: Value) -> Response {
         let mut response = (self.status(), Json(body)).into_response();
-        if self.status().is_server_error() {
-            tracing::warn!("{self}");
-        }
         let header = match self {
             Self::NoKey | Self::WrongKey => Some((header::WWW_AUTHENTICATE, "Bearer")),
             Self::Busy { .. } => Some((header::RETRY_AFTER, "1")),
@@ -210,7 +285,9 @@ impl Failure {
 
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
-        self.respond(self.json())
+        let mut response = self.respond(self.json());
+        response.extensions_mut().insert(self);
+        response
     }
 }
 

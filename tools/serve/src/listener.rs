@@ -21,6 +21,9 @@ const CONNECTIONS: usize = 4096;
 /// The server checks at this interval whether the caller wants to stop the server.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// The time in which clients receive the last events of cut answers.
+const LAST: Duration = Duration::from_secs(2);
+
 /// A server that listens on a port, but does not accept connections yet.
 pub struct Server {
     listener: TcpListener,
@@ -96,8 +99,12 @@ impl Server {
         }
         drop(listener);
         tracing::info!("stopping; {} connections are open", graceful.count());
-        if tokio::time::timeout(app.options.drain, graceful.shutdown()).await.is_err() {
+        let mut ended = std::pin::pin!(graceful.shutdown());
+        if tokio::time::timeout(app.options.drain, &mut ended).await.is_err() {
             tracing::warn!("answers were cut after {} s", app.options.drain.as_secs());
+            // Each running answer ends with an error.
+            app.closing.send_replace(true);
+            let _ = tokio::time::timeout(LAST, ended).await;
         }
         Ok(())
     }

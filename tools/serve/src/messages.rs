@@ -6,7 +6,7 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -14,14 +14,18 @@ use serde_json::{Value, json};
 use crate::app::App;
 use crate::body::{fields, shown};
 use crate::collect::{Answer, collect};
+use crate::constraint::{self, AnswerForm, ConstraintFields};
 use crate::failure::Failure;
 use crate::generation::{ChatRequest, variables};
 use crate::ids::id;
-use crate::prepare::{content, messages, tokens};
+use crate::interface::{Interface, OF_MESSAGES, OF_SERVERS, sampled};
+use crate::prepare::{content, continues, messages, tokens};
 use crate::sampling::SamplingFields;
 use crate::stream::{self, Events, Sent};
 use crate::tools::{self, Choice, OfferedTools};
 use crate::update::{EndReason, ToolCall, Update, Usage};
+
+pub static MESSAGES: Interface = Interface::new(sampled::<MessageFields>, &[OF_MESSAGES, OF_SERVERS]);
 
 #[derive(Deserialize, JsonSchema)]
 pub struct MessageFields {
@@ -30,7 +34,7 @@ pub struct MessageFields {
     messages: Vec<Value>,
     /// The system message: a text, or a list of content blocks with texts.
     system: Option<Value>,
-    max_tokens: Option<u64>,
+    max_tokens: Option<i64>,
     stop_sequences: Option<Vec<String>>,
     stream: Option<bool>,
     /// Functions that the model can call, each with an `input_schema`. The server ignores tools
@@ -41,33 +45,39 @@ pub struct MessageFields {
     tool_choice: Option<Value>,
     /// `{"type": "disabled"}` sets `enable_thinking` of the chat template to false.
     thinking: Option<Value>,
-}
-
-/// Answers `POST /v1/messages`.
-pub async fn answer(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Response {
-    respond(&app, &headers, body).await.unwrap_or_else(|failure| failure.respond(error(&failure)))
+    /// The schema that the answer follows, as `{"format": {"type": "json_schema", "schema": …}}`. `effort` sets the
+    /// variable `reasoning_effort` of the chat template.
+    output_config: Option<Value>,
+    /// The name of `output_config.format` in an earlier version of the interface.
+    output_format: Option<Value>,
 }
 
 /// Answers `POST /v1/messages/count_tokens`.
-pub async fn count(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Response {
-    let count = async {
-        let body = app.read(&headers, body).await?;
-        let fields: MessageFields = fields(&body)?;
-        let request = fields.request(SamplingFields::read(&body)?)?;
-        let loaded = app.models.get(fields.model.as_deref()).await?;
-        let counted = move || Ok(tokens(&loaded, &request.render(&loaded)?)?.len());
-        Ok(Json(json!({ "input_tokens": app.blocking(counted).await? })).into_response())
-    };
-    count.await.unwrap_or_else(|failure: Failure| failure.respond(error(&failure)))
+pub async fn count(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Value>, Failure> {
+    let body = app.read_as(&MESSAGES, &headers, body).await?;
+    let fields: MessageFields = fields(&body)?;
+    let request = fields.request(&body)?;
+    let loaded = app.models.get(fields.model.as_deref()).await?;
+    let counted = move || Ok(tokens(&loaded, &request.render(&loaded)?)?.len());
+    Ok(Json(json!({ "input_tokens": app.blocking(counted).await? })))
 }
 
-async fn respond(app: &Arc<App>, headers: &HeaderMap, body: Body) -> Result<Response, Failure> {
+/// Answers `POST /v1/messages`.
+pub async fn answer(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Failure> {
     let permit = app.permit()?;
-    let body = app.read(headers, body).await?;
+    let body = app.read_as(&MESSAGES, &headers, body).await?;
     let fields: MessageFields = fields(&body)?;
-    let request = fields.request(SamplingFields::read(&body)?)?;
+    let request = fields.request(&body)?;
     let loaded = app.models.get(fields.model.as_deref()).await?;
-    let answers = request.begin(app, &loaded, permit).await?;
+    let answers = request.begin(&app, &loaded, permit).await?;
     let message = json!({
         "id": id("msg_"),
         "type": "message",
@@ -91,17 +101,8 @@ async fn respond(app: &Arc<App>, headers: &HeaderMap, body: Body) -> Result<Resp
     Ok(crate::body::response(&message))
 }
 
-/// Formats an error in the format of Anthropic's API.
-fn error(failure: &Failure) -> Value {
-    let kind = match failure.kind() {
-        "server_error" => "api_error",
-        kind => kind,
-    };
-    json!({ "type": "error", "error": { "type": kind, "message": failure.to_string() } })
-}
-
 impl MessageFields {
-    fn request(&self, sampling: SamplingFields) -> Result<ChatRequest, Failure> {
+    fn request(&self, body: &Value) -> Result<ChatRequest, Failure> {
         let mut given = Vec::new();
         if let Some(system) = self.system.as_ref().filter(|system| !system.is_null()) {
             given.push(json!({ "role": "system", "content": content(Some(system), "system")? }));
@@ -109,24 +110,45 @@ impl MessageFields {
         for (i, message) in self.messages.iter().enumerate() {
             in_chat(message, &format!("messages[{i}]"), &mut given)?;
         }
-        let mut variables = variables(None, None)?;
+        let effort = self.output_config.as_ref().and_then(|config| config["effort"].as_str());
+        let mut variables = variables(None, effort)?;
         if let Some(kind) = self.thinking.as_ref().and_then(|thinking| thinking["type"].as_str()) {
             variables.insert("enable_thinking".to_owned(), json!(kind != "disabled"));
         }
         let is_single =
             self.tool_choice.as_ref().is_some_and(|choice| choice["disable_parallel_tool_use"] == true);
+        let messages = messages(&given)?;
         Ok(ChatRequest {
-            messages: messages(&given)?,
+            continues: continues(None, &messages)?,
+            messages,
             tools: OfferedTools::new(self.tools()?, &self.choice()?, "tool_choice")?,
             parallel_calls: !is_single,
             variables,
-            schema: None,
+            constraint: self.constraint(body)?,
             max_tokens: ("max_tokens", self.max_tokens),
             logprobs: None,
-            sampling: sampling.single(),
+            sampling: SamplingFields::read(body)?,
             stop: self.stop_sequences.clone().unwrap_or_default(),
             keeps_reasoning: false,
         })
+    }
+
+    fn constraint(&self, body: &Value) -> Result<Option<AnswerForm>, Failure> {
+        let config = self.output_config.as_ref();
+        for key in config.and_then(Value::as_object).into_iter().flat_map(|object| object.keys()) {
+            if key != "format" && key != "effort" {
+                return Err(Failure::Unsupported { param: format!("output_config.{key}") });
+            }
+        }
+        let of = |param: &str, format: Option<&Value>| -> Result<Option<AnswerForm>, Failure> {
+            let rule = constraint::of_format(param, format, "schema")?;
+            Ok(rule.map(|rule| AnswerForm { param: param.to_owned(), rule }))
+        };
+        let of_config = of("output_config.format", config.and_then(|config| config.get("format")))?;
+        let of_format = of("output_format", self.output_format.as_ref())?;
+        constraint::only(
+            [of_config, of_format, fields::<ConstraintFields>(body)?.read()?].into_iter().flatten(),
+        )
     }
 
     /// Returns the functions that a request offers to the model. Tools that only Anthropic's
@@ -138,8 +160,7 @@ impl MessageFields {
                 None | Some("custom") => {
                     let parameters = one.get("input_schema");
                     let (name, description) = (one.get("name"), one.get("description"));
-                    let function =
-                        json!({ "name": name, "description": description, "parameters": parameters });
+                    let function = json!({ "name": name, "description": description, "parameters": parameters, "strict": one.get("strict") });
                     tools.push(tools::tool(&function, &format!("tools[{i}]"))?);
                 }
                 Some(kind) => tools::skip(&json!(kind)),
@@ -186,6 +207,7 @@ fn in_chat(message: &Value, at: &str, out: &mut Vec<Value>) -> Result<(), Failur
             }
             Some("thinking") => thoughts.extend(block["thinking"].as_str()),
             Some("redacted_thinking") => {}
+            Some("document" | "search_result") => texts.push(document(block, &at)?),
             _ => {
                 let one = Value::from(vec![block.clone()]);
                 texts.push(content(Some(&one), at.trim_end_matches(&format!("[{i}]")))?);
@@ -203,6 +225,29 @@ fn in_chat(message: &Value, at: &str, out: &mut Vec<Value>) -> Result<(), Failur
         out.push(chat);
     }
     Ok(())
+}
+
+/// Returns the text of a document or of a search result, below its title.
+fn document(block: &Value, at: &str) -> Result<String, Failure> {
+    let source = &block["source"];
+    let kind = source.get("type").and_then(Value::as_str);
+    let text = match (block.get("type").and_then(Value::as_str), kind) {
+        (Some("search_result"), _) => content(block.get("content"), &format!("{at}.content"))?,
+        (_, Some("content")) => content(source.get("content"), &format!("{at}.source.content"))?,
+        (_, Some("text")) => {
+            let data = source.get("data").unwrap_or(&Value::Null);
+            let text = data
+                .as_str()
+                .ok_or_else(|| Failure::field(format!("{at}.source.data"), shown(data), "a text"));
+            text?.to_owned()
+        }
+        _ => {
+            let found = shown(source.get("type").unwrap_or(&Value::Null));
+            return Err(Failure::field(format!("{at}.source.type"), found, "`text` or `content`"));
+        }
+    };
+    let above = ["title", "context"].iter().filter_map(|key| block[*key].as_str());
+    Ok(above.chain([text.as_str()]).collect::<Vec<_>>().join("\n\n"))
 }
 
 /// Formats token counts in the format of Anthropic's API, in which `input_tokens` excludes tokens
@@ -338,6 +383,6 @@ impl Events for MessageEvents {
     }
 
     fn fail(&mut self, failure: &Failure) -> Vec<Sent> {
-        vec![Sent::Named("error", error(failure))]
+        vec![Sent::Named("error", failure.anthropic())]
     }
 }

@@ -19,6 +19,10 @@ pub struct ServeOptions {
     /// The origins whose web pages may use the server, such as `http://localhost:5173`; `*` allows all
     /// origins.
     pub allowed_origins: Vec<String>,
+    /// The values of the header `Host` that a server on this machine also accepts; `*` accepts all.
+    pub allowed_hosts: Vec<String>,
+    /// Whether answers can have keys that a schema neither declares nor forbids.
+    pub open_objects: bool,
     /// The largest size of a request's body, in bytes.
     pub max_body: usize,
     /// The largest number of requests that the server accepts at the same time, including waiting
@@ -37,6 +41,8 @@ impl Default for ServeOptions {
             defaults: Arc::new(|defaults| defaults.options.clone()),
             keys: None,
             allowed_origins: Vec::new(),
+            allowed_hosts: Vec::new(),
+            open_objects: false,
             max_body: 16 << 20,
             max_requests: 1024,
             read_timeout: Duration::from_secs(30),

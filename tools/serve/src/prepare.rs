@@ -9,16 +9,33 @@ use tracewright::model::{Message, MessagePart};
 
 use crate::body::shown;
 use crate::failure::{Failure, causes};
+use crate::ids::id;
 use crate::models::Loaded;
 
 /// The roles of messages that a client can send.
 const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
 
 /// A conversation for a chat template.
+#[derive(Clone, Copy)]
 pub struct Dialogue<'a> {
     pub messages: &'a [Message],
     pub tools: &'a [Value],
     pub variables: &'a Map<String, Value>,
+    /// Whether the prompt ends inside the last message, which the answer continues.
+    pub continues: bool,
+}
+
+/// Whether the answer continues the last message: if this is an answer with text, unless the request forbids it.
+pub fn continues(given: Option<bool>, messages: &[Message]) -> Result<bool, Failure> {
+    let is_answer = |last: &Message| {
+        last.role == "assistant" && !last.fields.contains_key("tool_calls") && !last.text().is_empty()
+    };
+    let can = messages.last().is_some_and(is_answer);
+    if given == Some(true) && !can {
+        let expected = "false, because the last message is no text of the assistant";
+        return Err(Failure::field("continue_final_message", "true", expected));
+    }
+    Ok(given.unwrap_or(can))
 }
 
 /// Sorts or joins the messages of a conversation.
@@ -27,6 +44,24 @@ type Arrange = for<'a> fn(&'a [Message]) -> Cow<'a, [Message]>;
 impl Dialogue<'_> {
     /// Renders the conversation with the model's chat template.
     pub fn render(&self, loaded: &Loaded) -> Result<String, Failure> {
+        if !self.continues {
+            return self.render_all(loaded);
+        }
+        // A text that no template changes marks the end of the last message, as in transformers.
+        let end = id("continued-");
+        let mut messages = self.messages.to_vec();
+        if let Some(last) = messages.last_mut() {
+            last.parts = vec![MessagePart::Text(last.text() + &end)];
+        }
+        let text = Dialogue { messages: &messages, ..*self }.render_all(loaded)?;
+        let refuse = || {
+            let expected = "false, because the chat template changes the text of the last message";
+            Failure::field("continue_final_message", "true", expected)
+        };
+        text.rfind(&end).map(|at| text[..at].to_owned()).ok_or_else(refuse)
+    }
+
+    fn render_all(&self, loaded: &Loaded) -> Result<String, Failure> {
         let refusal = match self.rendered(loaded, |messages| Cow::Borrowed(messages)) {
             Ok(text) => return Ok(text),
             Err(error) => error,
@@ -53,7 +88,7 @@ impl Dialogue<'_> {
             // defined.
             tools: (uses_tools || !self.tools.is_empty()).then(|| self.tools.to_vec()),
             variables: self.variables.clone(),
-            add_generation_prompt: true,
+            add_generation_prompt: !self.continues,
             now: None,
         };
         let mut unread = loaded.model.unread_by_template(&chat)?;
@@ -160,6 +195,10 @@ fn message(given: &Value, at: &str) -> Result<Message, Failure> {
             Some(Value::String(text)) => _ = fields.insert(name.to_owned(), json!(text)),
             Some(other) => return Err(Failure::field(format!("{at}.{name}"), shown(other), "a text")),
         }
+    }
+    if let Some(function) = object.get("function_call").filter(|function| !function.is_null()) {
+        let call = tool_call(&json!({ "function": function }), &format!("{at}.function_call"))?;
+        fields.insert("tool_calls".to_owned(), json!([call]));
     }
     if let Some(calls) = object.get("tool_calls").filter(|calls| !calls.is_null()) {
         let at = format!("{at}.tool_calls");

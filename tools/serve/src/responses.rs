@@ -13,14 +13,19 @@ use serde_json::{Map, Value, json};
 use crate::app::App;
 use crate::body::{fields, shown};
 use crate::collect::collect;
+use crate::constraint::{self, AnswerForm, ConstraintFields};
 use crate::failure::Failure;
-use crate::generation::{self, ChatRequest, variables};
+use crate::generation::{ChatRequest, variables};
 use crate::ids::{id, now};
+use crate::interface::{Interface, OF_OPENAI, OF_RESPONSES, OF_SERVERS, sampled};
 use crate::prepare::{content, messages};
 use crate::sampling::SamplingFields;
 use crate::stream::{self, Events, Sent};
 use crate::tools::{self, OfferedTools};
 use crate::update::{EndReason, ToolCall, Update, Usage};
+
+pub static RESPONSES: Interface =
+    Interface::new(sampled::<ResponseFields>, &[OF_RESPONSES, OF_OPENAI, OF_SERVERS]);
 
 #[derive(Deserialize, JsonSchema)]
 pub struct ResponseFields {
@@ -30,7 +35,7 @@ pub struct ResponseFields {
     /// A system message at the beginning of the conversation.
     instructions: Option<String>,
     stream: Option<bool>,
-    max_output_tokens: Option<u64>,
+    max_output_tokens: Option<i64>,
     /// Functions that the model can call. The server ignores tools that are not functions.
     tools: Option<Vec<Value>>,
     tool_choice: Option<Value>,
@@ -44,6 +49,7 @@ pub struct ResponseFields {
     previous_response_id: Option<String>,
     /// The server does not support the field `background`, and accepts only the value false.
     background: Option<bool>,
+    /// The answer repeats this object.
     metadata: Option<Value>,
 }
 
@@ -54,9 +60,9 @@ pub async fn respond(
     body: Body,
 ) -> Result<Response, Failure> {
     let permit = app.permit()?;
-    let body = app.read(&headers, body).await?;
+    let body = app.read_as(&RESPONSES, &headers, body).await?;
     let fields: ResponseFields = fields(&body)?;
-    let request = fields.request(SamplingFields::read(&body)?)?;
+    let request = fields.request(&body)?;
     let loaded = app.models.get(fields.model.as_deref()).await?;
     let is_streamed = fields.stream.unwrap_or_default();
     let head = Head::new(&loaded.name, fields, &body);
@@ -80,7 +86,7 @@ pub async fn respond(
 }
 
 impl ResponseFields {
-    fn request(&self, sampling: SamplingFields) -> Result<ChatRequest, Failure> {
+    fn request(&self, body: &Value) -> Result<ChatRequest, Failure> {
         if self.previous_response_id.is_some() {
             return Err(Failure::Unsupported { param: "previous_response_id".to_owned() });
         }
@@ -101,17 +107,21 @@ impl ResponseFields {
             other => return Err(Failure::field("input", shown(other), "a text or a list of items")),
         }
         let format = self.text.as_ref().and_then(|text| text.get("format"));
+        let rule = constraint::of_format("text.format", format, "schema")?;
+        let of_text = rule.map(|rule| AnswerForm { param: "text.format".to_owned(), rule });
+        let of_fields = fields::<ConstraintFields>(body)?.read()?;
         let effort = self.reasoning.as_ref().and_then(|reasoning| reasoning.get("effort"));
         let choice = tools::choice(self.tool_choice.as_ref())?;
         Ok(ChatRequest {
             messages: messages(&given)?,
+            continues: false,
             tools: OfferedTools::new(self.tools()?, &choice, "tool_choice")?,
             parallel_calls: self.parallel_tool_calls.unwrap_or(true),
             variables: variables(None, effort.and_then(Value::as_str))?,
-            schema: generation::schema("text.format", format, "schema")?,
+            constraint: constraint::only(of_text.into_iter().chain(of_fields))?,
             max_tokens: ("max_output_tokens", self.max_output_tokens),
             logprobs: None,
-            sampling: sampling.single(),
+            sampling: SamplingFields::read(body)?,
             stop: Vec::new(),
             keeps_reasoning: false,
         })

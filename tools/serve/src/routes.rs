@@ -1,6 +1,6 @@
 //! Maps the paths of the server to functions that answer requests.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use axum::extract::{MatchedPath, Path, Request, State};
@@ -13,12 +13,14 @@ use errors::{escaped, shortened};
 use serde_json::{Value, json};
 use tower_http::cors::{AllowOrigin, Any, CorsLayer};
 
+use crate::ServeOptions;
 use crate::access::check_origin;
 use crate::app::App;
 use crate::body::schema;
 use crate::failure::Failure;
+use crate::interface::Interface;
 use crate::openapi::{Endpoint, document};
-use crate::sampling::{self, SamplingFields};
+use crate::permit::{self, request_id};
 use crate::{chat, completions, embeddings, messages, page, rerank, responses, tokens};
 
 /// Creates the router for all paths of the server.
@@ -45,19 +47,17 @@ pub fn router(app: &Arc<App>) -> Router {
 /// of paths that require an API key.
 fn endpoints() -> Vec<Endpoint> {
     let of = |path, about, route, body| Endpoint { path, about, route, body };
-    let sampled = |one| vec![one, schema::<SamplingFields>(), sampling::number_schema()];
-    let chats = || sampled(schema::<chat::ChatFields>());
-    let messages = || sampled(schema::<messages::MessageFields>());
+    let fields = |interface: &Interface| vec![interface.schema()];
     let reranks = || vec![schema::<rerank::RerankFields>()];
     vec![
         of("/v1/models", "List the models", get(models), vec![]),
         of("/v1/models/{*name}", "Describe a model", get(model), vec![]),
-        of("/v1/chat/completions", "Answer a conversation", post(chat::chat), chats()),
+        of("/v1/chat/completions", "Answer a conversation", post(chat::chat), fields(&chat::CHAT)),
         of(
             "/v1/completions",
             "Continue texts",
             post(completions::complete),
-            sampled(schema::<completions::CompletionFields>()),
+            fields(&completions::COMPLETIONS),
         ),
         of(
             "/v1/embeddings",
@@ -72,14 +72,19 @@ fn endpoints() -> Vec<Endpoint> {
             "/v1/responses",
             "Answer a conversation, in OpenAI's newer form",
             post(responses::respond),
-            sampled(schema::<responses::ResponseFields>()),
+            fields(&responses::RESPONSES),
         ),
-        of("/v1/messages", "Answer a conversation, in Anthropic's form", post(messages::answer), messages()),
+        of(
+            "/v1/messages",
+            "Answer a conversation, in Anthropic's form",
+            post(messages::answer),
+            fields(&messages::MESSAGES),
+        ),
         of(
             "/v1/messages/count_tokens",
             "Count the tokens of a conversation",
             post(messages::count),
-            messages(),
+            fields(&messages::MESSAGES),
         ),
         of(
             "/tokenize",
@@ -93,7 +98,12 @@ fn endpoints() -> Vec<Endpoint> {
             post(tokens::detokenize),
             vec![schema::<tokens::DetokenizeFields>()],
         ),
-        of("/apply-template", "Print the prompt of a conversation", post(chat::apply_template), chats()),
+        of(
+            "/apply-template",
+            "Print the prompt of a conversation",
+            post(chat::apply_template),
+            fields(&chat::CHAT),
+        ),
         of("/metrics", "Report counts and times, for Prometheus", get(metrics), vec![]),
     ]
 }
@@ -114,13 +124,34 @@ async fn watch(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
     let method = request.method().clone();
     let path = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let path = path.unwrap_or_else(|| "other".to_owned());
-    let allowed = check_origin(request.headers(), app.is_local, &app.options.allowed_origins);
-    let response = match allowed {
-        Ok(()) => next.run(request).await,
+    let id = request_id(request.headers());
+    let is_anthropic = request.uri().path().starts_with("/v1/messages")
+        || request.headers().contains_key("anthropic-version");
+    let ServeOptions { allowed_hosts, allowed_origins, .. } = &app.options;
+    let allowed = check_origin(request.headers(), app.is_local, allowed_hosts, allowed_origins);
+    let mut response = match allowed {
+        Ok(()) => permit::within(id.clone(), next.run(request)).await,
         Err(failure) => failure.into_response(),
     };
-    app.metrics.request(&path, response.status());
-    tracing::info!("{method} {path} {} {} ms", response.status().as_u16(), start.elapsed().as_millis());
+    let failure = response.extensions_mut().remove::<Failure>();
+    if let Some(failure) = failure.as_ref().filter(|_| is_anthropic) {
+        response = failure.respond(failure.anthropic());
+    }
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        // OpenAI's and Anthropic's clients report these headers.
+        response.headers_mut().insert("request-id", id.clone());
+        response.headers_mut().insert("x-request-id", id);
+    }
+    let status = response.status();
+    app.metrics.request(&path, status);
+    let (status, time) = (status.as_u16(), start.elapsed().as_millis());
+    match failure {
+        Some(failure) if status >= 500 => {
+            tracing::warn!("{id} {method} {path} {status} {time} ms: {failure}")
+        }
+        Some(failure) => tracing::info!("{id} {method} {path} {status} {time} ms: {failure}"),
+        None => tracing::info!("{id} {method} {path} {status} {time} ms"),
+    }
     response
 }
 
@@ -133,8 +164,11 @@ async fn admit(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
 }
 
 async fn nothing(uri: Uri) -> Failure {
-    let path = shortened(escaped(uri.path()), 200);
-    Failure::Path { path }
+    let wanted = uri.path().trim_start_matches("/v1").trim_end_matches('/');
+    static KNOWN: LazyLock<Vec<&str>> = LazyLock::new(|| endpoints().iter().map(|one| one.path).collect());
+    let is_near = |known: &&&str| !wanted.is_empty() && known.strip_prefix("/v1") == Some(wanted);
+    let near = KNOWN.iter().find(is_near).copied();
+    Failure::Path { path: shortened(escaped(uri.path()), 200), near }
 }
 
 async fn no_method(method: Method) -> Failure {

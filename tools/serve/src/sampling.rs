@@ -43,8 +43,10 @@ pub struct SamplingFields {
     cache_prompt: Option<bool>,
     /// Whether the answer continues after the model's stop tokens.
     ignore_eos: Option<bool>,
-    /// The server does not support the field `logit_bias`, and accepts only an empty object.
+    /// Additions to logits, as an object from token ids to numbers, or as a list of pairs. `false` forbids a token.
     logit_bias: Option<Value>,
+    /// Ids of tokens that end the answer, in addition to the model's stop tokens.
+    stop_token_ids: Option<Vec<u32>>,
 }
 
 /// Returns the names of a setting's field in requests.
@@ -96,7 +98,7 @@ impl SamplingFields {
     }
 
     /// Combines the server's options with the options of the request.
-    pub fn options(&self, defaults: &GenerateOptions) -> Result<GenerateOptions, Failure> {
+    pub fn options(&self, defaults: &GenerateOptions, vocabulary: usize) -> Result<GenerateOptions, Failure> {
         let mut options = defaults.clone();
         let sampling = &mut options.sampling;
         for (setting, number) in &self.numbers {
@@ -116,11 +118,53 @@ impl SamplingFields {
         if let Some(ignore) = self.ignore_eos {
             options.ignore_eos = ignore;
         }
-        if self.logit_bias.as_ref().is_some_and(|bias| bias.as_object().is_none_or(|bias| !bias.is_empty())) {
-            return Err(Failure::Unsupported { param: "logit_bias".to_owned() });
+        for (token, bias) in self.biases(vocabulary)? {
+            match bias {
+                Some(bias) => sampling.rules.sequence_bias.push((vec![token], bias)),
+                None => sampling.rules.suppress_tokens.push(token),
+            }
         }
+        let ends = self.stop_token_ids.as_deref().unwrap_or_default();
+        if let Some((i, token)) = ends.iter().enumerate().find(|(_, token)| **token as usize >= vocabulary) {
+            let expected = format!("a token id below {vocabulary}");
+            return Err(Failure::field(format!("stop_token_ids[{i}]"), token.to_string(), expected));
+        }
+        options.stop_tokens.extend(ends);
         options.stop.extend(self.stops()?);
         Ok(options)
+    }
+
+    /// Returns the tokens of `logit_bias` with their additions, or `None` for a token that is forbidden.
+    fn biases(&self, vocabulary: usize) -> Result<Vec<(u32, Option<f32>)>, Failure> {
+        let Some(given) = self.logit_bias.as_ref().filter(|given| !given.is_null()) else {
+            return Ok(Vec::new());
+        };
+        let refuse = |found: &Value| {
+            let expected = format!("token ids below {vocabulary} with numbers from -100 to 100");
+            Failure::field("logit_bias", shown(found), expected)
+        };
+        let pairs: Vec<(Value, &Value)> = match given {
+            Value::Object(object) => object
+                .iter()
+                .map(|(token, bias)| (token.parse::<u32>().map_or(Value::Null, Value::from), bias))
+                .collect(),
+            Value::Array(list) => {
+                let pairs = list.iter().map(|pair| Some((pair.get(0)?.clone(), pair.get(1)?)));
+                pairs.collect::<Option<_>>().ok_or_else(|| refuse(given))?
+            }
+            other => return Err(refuse(other)),
+        };
+        let bias = |(token, bias): (Value, &Value)| {
+            let token =
+                token.as_u64().filter(|&token| token < vocabulary as u64).ok_or_else(|| refuse(given))?;
+            let number = bias.as_f64().filter(|bias| (-100.0..=100.0).contains(bias));
+            match (bias, number) {
+                (Value::Bool(false), _) => Ok((token as u32, None)),
+                (_, Some(number)) => Ok((token as u32, Some(number as f32))),
+                _ => Err(refuse(given)),
+            }
+        };
+        pairs.into_iter().map(bias).collect()
     }
 
     fn stops(&self) -> Result<Vec<String>, Failure> {
@@ -135,11 +179,6 @@ impl SamplingFields {
             return Err(Failure::field("stop", found, format!("at most {STOPS} texts")));
         }
         list.iter().map(|stop| stop.as_str().map(str::to_owned).ok_or_else(|| refuse(stop))).collect()
-    }
-
-    /// Sets the number of answers to one, for an API that returns one answer per request.
-    pub fn single(self) -> Self {
-        Self { n: None, ..self }
     }
 
     /// Returns the number of answers.

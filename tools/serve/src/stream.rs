@@ -76,7 +76,7 @@ impl<E: Events> State<E> {
         let new = match self.answers.next().await {
             Some(Ok((index, update))) => self.events.update(index, update),
             Some(Err(failure)) => {
-                tracing::warn!("{failure}");
+                tracing::warn!("{}: {failure}", self.answers.request());
                 self.is_over = true;
                 self.events.fail(&failure)
             }

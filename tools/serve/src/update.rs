@@ -40,6 +40,17 @@ pub enum EndReason {
     ToolCalls,
 }
 
+impl EndReason {
+    /// Returns OpenAI's word for the end of an answer.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Stop | Self::StopString(_) => "stop",
+            Self::Length => "length",
+            Self::ToolCalls => "tool_calls",
+        }
+    }
+}
+
 /// The numbers of prompt tokens and generated tokens of an answer. If a prompt has several answers,
 /// only the counts of the first answer include the tokens of the prompt.
 #[derive(Clone, Copy, Debug, Default)]

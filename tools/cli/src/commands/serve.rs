@@ -32,6 +32,16 @@ pub struct Arguments {
     /// for all origins; may be repeated
     #[arg(long, value_name = "ORIGIN")]
     pub allow_origin: Vec<String>,
+    /// Accept requests to this host name, such as the name that a proxy in front of the server keeps, or `*` for all
+    /// names; may be repeated
+    #[arg(long, value_name = "NAME")]
+    pub allow_host: Vec<String>,
+    /// Time in seconds that running answers have after Ctrl-C or SIGTERM
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub drain: u32,
+    /// Let answers have keys that a JSON schema does not declare, unless the schema or `strict` forbids them
+    #[arg(long)]
+    pub open_objects: bool,
     /// Maximum size of the body of a request, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub max_body: u32,
@@ -68,6 +78,7 @@ impl FromStr for NamedModel {
 mod run {
     use std::path::Path;
     use std::sync::Arc;
+    use std::time::Duration;
 
     use serve::{ApiKeys, ServeOptions, ServedModel, Server};
     use tracewright::model::Opening;
@@ -104,6 +115,9 @@ mod run {
                 }),
                 keys,
                 allowed_origins: self.allow_origin.clone(),
+                allowed_hosts: self.allow_host.clone(),
+                open_objects: self.open_objects,
+                drain: Duration::from_secs(self.drain.into()),
                 max_body: (self.max_body as usize) << 20,
                 ..ServeOptions::default()
             };

@@ -106,6 +106,8 @@ def openai_responses():
 
 
 def anthropic():
+    from typing import Literal
+
     import anthropic
 
     client = anthropic.Anthropic(base_url=BASE, api_key="none", max_retries=0)
@@ -133,6 +135,18 @@ def anthropic():
         {"role": "user", "content": [result]},
     ]
     assert client.messages.create(**dict(ask, messages=turns, tools=[tool])).content[0].text
+    import pydantic
+
+    class Animal(pydantic.BaseModel):
+        kind: Literal["owl", "fox"]
+        tame: bool
+
+    parsed = client.messages.parse(**ask, output_format=Animal)
+    assert isinstance(parsed.parsed_output, Animal), parsed
+    begun = text[: len(text) // 2].rsplit(" ", 1)[0]
+    turns = ask["messages"] + [{"role": "assistant", "content": begun}]
+    rest = client.messages.create(**dict(ask, messages=turns, max_tokens=4)).content[0].text
+    assert text.startswith(begun + rest), (text, begun, rest)
     try:
         client.messages.create(**dict(ask, model="other"))
         raise AssertionError("there is no such model")

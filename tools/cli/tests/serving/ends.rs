@@ -102,7 +102,8 @@ fn a_full_disk_stops_one_request_only() {
     for _ in 0..2 {
         let error = serving.bad("/v1/completions", &ask("other"), 500);
         assert_eq!(error["code"], "model_not_loaded");
-        assert!(error["message"].as_str().unwrap().contains(text(cache.path())), "{error}");
+        let log = || serving.err.lock().unwrap().clone();
+        wait_until("the reason to be in the log", || log().contains(text(cache.path())));
         serving.good("/v1/completions", &ask("demo"));
     }
     assert_eq!(listing(cache.path()), files);

@@ -38,7 +38,7 @@ fn completions_continue_texts() {
     assert_eq!(streamed, usual["choices"][0]["text"].as_str().unwrap());
     for (body, param) in [
         (json!({}), "prompt"),
-        (json!({ "prompt": "" , "max_tokens": 0 }), "max_tokens"),
+        (json!({ "prompt": "" , "max_tokens": -2 }), "max_tokens"),
         (json!({ "prompt": 5 }), "prompt"),
         (json!({ "prompt": [1, 99999] }), "prompt"),
         (json!({ "prompt": ["a", 5] }), "prompt"),

@@ -80,6 +80,23 @@ fn good() -> Value {
     })
 }
 
+/// The fields of [`good`] that a path has.
+fn good_for(path: &str) -> Value {
+    let names: &[&str] = match path {
+        "/v1/completions" => &["prompt", "max_tokens"],
+        "/v1/responses" => &["input", "max_output_tokens"],
+        "/v1/chat/completions" | "/v1/messages" | "/apply-template" => &["messages", "max_tokens"],
+        _ => &["input", "content", "tokens"],
+    };
+    good()
+        .as_object()
+        .unwrap()
+        .clone()
+        .into_iter()
+        .filter(|(name, _)| names.contains(&name.as_str()))
+        .collect()
+}
+
 #[track_caller]
 fn check(response: &Response, what: &str) {
     assert!(
@@ -104,7 +121,7 @@ fn no_value_of_a_field_is_an_error_of_the_server() {
         for (column, field) in FIELDS.into_iter().enumerate() {
             let is_wanted = |number: usize| is_long() || (row + column + number).is_multiple_of(3);
             for (_, value) in odd_values().into_iter().enumerate().filter(|(number, _)| is_wanted(*number)) {
-                let mut body = good();
+                let mut body = good_for(path);
                 body[field] = value;
                 check(&serving.post(path, &body), &format!("{path} {body}"));
                 count += 1;

@@ -12,32 +12,6 @@ pub struct RawCall {
     pub arguments: String,
 }
 
-/// A format in which a model writes function calls in a block of text between two markers.
-#[derive(Debug)]
-pub struct CallBlock {
-    pub open: &'static str,
-    /// The marker at the end of the block, or `None` if the block extends to the end of the text.
-    pub close: Option<&'static str>,
-    /// Parses the function calls inside a block. If the block contains no call, the reader treats
-    /// the block as ordinary text.
-    pub parse: fn(&str, &[Value]) -> Vec<RawCall>,
-}
-
-/// The formats of function calls of all supported models. The comment before each format names the
-/// models that use the format.
-pub static BLOCKS: [CallBlock; 5] = [
-    // Hermes, Qwen, SmolLM: JSON. Qwen3-Coder: `<function=NAME><parameter=KEY>VALUE</parameter></function>`.
-    CallBlock { open: "<tool_call>", close: Some("</tool_call>"), parse: tagged },
-    // Llama 3.1: `<function=NAME>{"key": "value"}</function>`; Qwen3-Coder without the outer tag.
-    CallBlock { open: "<function=", close: Some("</function>"), parse: function },
-    // Mistral: a list of JSON objects, or `NAME[ARGS]{"key": "value"}`.
-    CallBlock { open: "[TOOL_CALLS]", close: None, parse: mistral },
-    // Llama 3: JSON with `parameters`.
-    CallBlock { open: "<|python_tag|>", close: None, parse: json_calls },
-    // FunctionGemma: `call:NAME{key:<escape>value<escape>}`.
-    CallBlock { open: "<start_function_call>", close: Some("<end_function_call>"), parse: gemma },
-];
-
 /// Returns an id for a function call. The id consists of nine letters and digits, as Mistral's
 /// templates require.
 pub fn id() -> String {
@@ -106,17 +80,25 @@ fn json_call(value: &Value) -> Option<RawCall> {
     Some(RawCall { name: name.to_owned(), arguments })
 }
 
-fn tagged(text: &str, tools: &[Value]) -> Vec<RawCall> {
-    let text = text.trim();
+pub fn tagged(text: &str, tools: &[Value]) -> Vec<RawCall> {
+    let text = unfenced(text.trim());
     match text.strip_prefix("<function=") {
         Some(inner) => function(inner.trim_end().trim_end_matches("</function>"), tools),
         None => json_calls(text, tools),
     }
 }
 
+/// Returns the text inside a Markdown block, or the text itself.
+fn unfenced(text: &str) -> &str {
+    let inside = text.strip_prefix("```").and_then(|text| text.strip_suffix("```"));
+    inside.map_or(text, |inside| {
+        inside.trim_start_matches(|c: char| c.is_ascii_alphabetic() || c == '_').trim()
+    })
+}
+
 /// Parses a function call that begins with `NAME>`, followed by the arguments. The arguments are
 /// JSON, or parameters between XML-like tags.
-fn function(text: &str, tools: &[Value]) -> Vec<RawCall> {
+pub fn function(text: &str, tools: &[Value]) -> Vec<RawCall> {
     let Some((name, body)) = text.split_once('>') else { return Vec::new() };
     let (name, body) = (name.trim(), body.trim());
     if name.is_empty() || name.contains(char::is_whitespace) {
@@ -143,13 +125,13 @@ fn function(text: &str, tools: &[Value]) -> Vec<RawCall> {
 }
 
 /// Returns the type that the tool's schema declares for a parameter.
-fn parameter_type(tools: &[Value], name: &str, key: &str) -> Value {
+pub fn parameter_type(tools: &[Value], name: &str, key: &str) -> Value {
     let tool = tools.iter().find(|tool| tool["function"]["name"] == name);
     tool.map_or(Value::Null, |tool| tool["function"]["parameters"]["properties"][key]["type"].clone())
 }
 
 /// Converts the text of a parameter to a value of the declared type.
-fn typed(text: &str, declared: &Value) -> Value {
+pub fn typed(text: &str, declared: &Value) -> Value {
     if declared == "string" {
         json!(text)
     } else {
@@ -157,7 +139,7 @@ fn typed(text: &str, declared: &Value) -> Value {
     }
 }
 
-fn mistral(text: &str, tools: &[Value]) -> Vec<RawCall> {
+pub fn mistral(text: &str, tools: &[Value]) -> Vec<RawCall> {
     if text.trim_start().starts_with('[') {
         return json_calls(text, tools);
     }
@@ -175,7 +157,7 @@ fn mistral(text: &str, tools: &[Value]) -> Vec<RawCall> {
     calls
 }
 
-fn gemma(text: &str, _: &[Value]) -> Vec<RawCall> {
+pub fn gemma(text: &str, _: &[Value]) -> Vec<RawCall> {
     let call = || {
         let text = text.trim().strip_prefix("call:")?;
         let (name, rest) = text.split_at(text.find('{')?);

@@ -3,7 +3,10 @@
 //! into pieces. A streamed answer has the same content and the same function calls as a whole answer. The
 //! reader returns each function call once.
 
+mod blocks;
 mod calls;
+mod cut;
+mod fence;
 mod harmony;
 #[cfg(test)]
 mod tests;
@@ -11,7 +14,9 @@ mod tests;
 use serde_json::Value;
 
 use crate::update::{ToolCall, Update};
-use calls::{CallBlock, RawCall};
+use blocks::{BLOCKS, CallBlock};
+use calls::RawCall;
+use fence::FENCE;
 use harmony::Harmony;
 
 /// Describes to the reader which parts the text of an answer can contain.
@@ -25,6 +30,8 @@ pub struct Reading {
     pub is_call: bool,
     /// Whether the whole text is content, without reasoning and function calls.
     pub is_plain: bool,
+    /// Whether the text continues an earlier text, so it begins with content.
+    pub continues: bool,
     /// The marker that begins reasoning, if the prompt ends with this marker.
     pub reasons: Option<&'static str>,
 }
@@ -78,6 +85,8 @@ enum State {
     Content,
     /// The unread text is inside a block with function calls.
     Call(&'static CallBlock),
+    /// The unread text is behind the marker of a Markdown block, which may contain function calls.
+    Fence,
     /// The unread text is JSON that may be a function call. The JSON extends to the end of the answer.
     Json,
     Harmony(Harmony),
@@ -99,6 +108,10 @@ pub struct AnswerReader {
     /// Whether the reader has returned any reasoning.
     has_reasoned: bool,
     calls: usize,
+    /// Whether the limit of new tokens ended the text.
+    is_cut: bool,
+    /// Whether the text ends inside a function call.
+    is_partial: bool,
 }
 
 /// Whether the reader can continue with the unread text, or must wait until more text arrives.
@@ -115,10 +128,20 @@ impl AnswerReader {
             Reading { is_plain: true, .. } => State::Plain,
             Reading { reasons, .. } => {
                 let closes = REASONING.iter().find(|(open, _)| *reasons == Some(open));
-                closes.map_or(State::Start, |(_, close)| State::Reasoning(close))
+                let begin = if reading.continues { State::Content } else { State::Start };
+                closes.map_or(begin, |(_, close)| State::Reasoning(close))
             }
         };
-        Self { reading, state, rest: String::new(), space: String::new(), has_reasoned: false, calls: 0 }
+        Self {
+            reading,
+            state,
+            rest: String::new(),
+            space: String::new(),
+            has_reasoned: false,
+            calls: 0,
+            is_cut: false,
+            is_partial: false,
+        }
     }
 
     /// Adds a piece of text, and returns the parts of the answer that no later text can change.
@@ -127,13 +150,20 @@ impl AnswerReader {
         self.read(false)
     }
 
-    /// Ends the text, and returns the remaining parts of the answer.
-    pub fn finish(&mut self) -> Vec<Update> {
+    /// Ends the text, and returns the remaining parts of the answer. If `is_cut`, the text ends at the limit of new
+    /// tokens, possibly inside a function call.
+    pub fn finish(&mut self, is_cut: bool) -> Vec<Update> {
+        self.is_cut = is_cut;
         self.read(true)
     }
 
     pub fn has_calls(&self) -> bool {
         self.calls > 0
+    }
+
+    /// Whether the answer has function calls, and the last one is complete.
+    pub fn ends_with_calls(&self) -> bool {
+        self.has_calls() && !self.is_partial
     }
 
     fn read(&mut self, is_end: bool) -> Vec<Update> {
@@ -149,6 +179,7 @@ impl AnswerReader {
             State::Answer => self.answer(is_end),
             State::Content => self.content(is_end, out),
             State::Call(block) => self.call(block, is_end, out),
+            State::Fence => self.fence(is_end, out),
             State::Json => self.json(is_end, out),
             State::Harmony(part) => self.harmony(part, is_end, out),
             State::Plain => {
@@ -235,15 +266,17 @@ impl AnswerReader {
             self.say(text, out);
             return Next::Waits;
         }
-        let found = calls::BLOCKS.iter().filter_map(|block| Some((self.rest.find(block.open)?, block)));
-        if let Some((at, block)) = found.min_by_key(|(at, _)| *at) {
+        let blocks = BLOCKS.iter().map(|block| (block.open, State::Call(block)));
+        let all = blocks.chain([(FENCE, State::Fence)]);
+        let found = all.filter_map(|(open, state)| Some((self.rest.find(open)?, open, state)));
+        if let Some((at, open, state)) = found.min_by_key(|(at, ..)| *at) {
             let text = self.rest[..at].to_owned();
-            self.rest.drain(..at + block.open.len());
+            self.rest.drain(..at + open.len());
             self.hold(&text, out);
-            self.state = State::Call(block);
+            self.state = state;
             return Next::Goes;
         }
-        let opens: Vec<&str> = calls::BLOCKS.iter().map(|block| block.open).collect();
+        let opens: Vec<&str> = BLOCKS.iter().map(|block| block.open).chain([FENCE]).collect();
         let end = if is_end { self.rest.len() } else { held(&self.rest, &opens) };
         let text: String = self.rest.drain(..end).collect();
         self.hold(&text, out);
@@ -281,11 +314,32 @@ impl AnswerReader {
         self.rest.drain(..end + length);
         let calls = (block.parse)(&inside, &self.reading.tools);
         self.state = State::Content;
-        if calls.is_empty() {
-            self.hold(&[block.open, &inside, &close].concat(), out);
-        } else {
+        if !calls.is_empty() {
             self.space.clear();
             self.tell(calls, out);
+        } else if self.is_cut && found.is_none() {
+            self.tell_cut((block.cut)(&inside, &self.reading.tools), out);
+        } else {
+            self.hold(&[block.open, &inside, &close].concat(), out);
+        }
+        Next::Goes
+    }
+
+    /// Reads the text behind the marker of a Markdown block, in which some models write function calls.
+    fn fence(&mut self, is_end: bool, out: &mut Vec<Update>) -> Next {
+        let Some((calls, length)) = fence::calls(&self.rest, &self.reading.tools, is_end) else {
+            return Next::Waits;
+        };
+        let text: String = self.rest.drain(..length).collect();
+        self.state = State::Content;
+        let cut = || cut::cut_json(&text, &self.reading.tools);
+        match calls.is_empty() && is_end && self.is_cut && length > 0 {
+            true if fence::is_call(&text, &self.reading.tools) => self.tell_cut(cut(), out),
+            _ if calls.is_empty() => self.hold(&(FENCE.to_owned() + &text), out),
+            _ => {
+                self.space.clear();
+                self.tell(calls, out);
+            }
         }
         Next::Goes
     }
@@ -300,6 +354,11 @@ impl AnswerReader {
             self.tell(calls, out);
             return Next::Waits;
         }
+        if self.is_cut && cut::begins_call(&self.rest, &self.reading.tools) {
+            let text = std::mem::take(&mut self.rest);
+            self.tell_cut(cut::cut_json(&text, &self.reading.tools), out);
+            return Next::Waits;
+        }
         self.state = State::Content;
         Next::Goes
     }
@@ -308,11 +367,21 @@ impl AnswerReader {
         if is_end {
             let text = std::mem::take(&mut self.rest);
             match calls::json_calls(&text, &self.reading.tools) {
+                calls if calls.is_empty() && self.is_cut => {
+                    self.tell_cut(cut::cut_json(&text, &self.reading.tools), out);
+                }
                 calls if calls.is_empty() => self.say(text, out),
                 calls => self.tell(calls, out),
             }
         }
         Next::Waits
+    }
+
+    /// Adds function calls of which the last one may be incomplete.
+    fn tell_cut(&mut self, calls: Vec<RawCall>, out: &mut Vec<Update>) {
+        self.is_partial = true;
+        self.space.clear();
+        self.tell(calls, out);
     }
 
     fn tell(&mut self, calls: Vec<RawCall>, out: &mut Vec<Update>) {
@@ -337,6 +406,7 @@ impl AnswerReader {
         if is_call && found.is_none() && !is_end {
             return Next::Waits;
         }
+        self.is_partial |= is_call && found.is_none() && self.is_cut;
         let safe = if is_end { self.rest.len() } else { held(&self.rest, &harmony::ENDS) };
         let text: String = self.rest.drain(..found.unwrap_or(safe)).collect();
         match part {

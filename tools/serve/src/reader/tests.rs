@@ -35,7 +35,7 @@ fn joined(updates: Vec<Update>) -> Parts {
 fn read(reading: &Reading, pieces: &[&str]) -> Parts {
     let mut reader = AnswerReader::new(reading.clone());
     let mut updates: Vec<Update> = pieces.iter().flat_map(|piece| reader.push(piece)).collect();
-    updates.extend(reader.finish());
+    updates.extend(reader.finish(false));
     joined(updates)
 }
 
@@ -182,6 +182,88 @@ fn a_forced_call() {
 }
 
 #[test]
+fn markdown_blocks() {
+    let with = with_tools();
+    let (call, time) = (r#"{"name": "weather", "arguments": {"city":"Paris"}}"#, r#"{"name": "time"}"#);
+    for word in ["json", "", "tool_call"] {
+        check(&with, &format!("Let me look.\n\n```{word}\n{call}\n```\n"), "", "Let me look.", &[PARIS]);
+    }
+    check(&with, &format!("```json\n{call}\n{time}\n```"), "", "", &[PARIS, "time {}"]);
+    check(&with, &format!("```json\n[{call}, {time}]\n```\nDone."), "", "\nDone.", &[PARIS, "time {}"]);
+    check(&with, &format!("```json {call} ```"), "", "", &[PARIS]);
+    check(&with, &format!("```json\n{call}"), "", "", &[PARIS]);
+    check(&with, &format!("<tool_call>\n```json\n{call}\n```\n</tool_call>"), "", "", &[PARIS]);
+    let fenced = call.replace("Paris", "```");
+    check(&with, &format!("```json\n{fenced}\n```"), "", "", &[r#"weather {"city":"```"}"#]);
+    for text in [
+        "```python\nprint(1)\n```",
+        "```json\n{\"name\": \"Ada\"}\n```",
+        "```json\n{\"a\": 1}\n```",
+        "```\nls\n```\nand `x`",
+        "``",
+        "```js",
+    ] {
+        check(&with, text, "", text, &[]);
+        check(&Reading::default(), text, "", text, &[]);
+    }
+}
+
+#[test]
+fn the_limit_cuts_a_call() {
+    let check = |reading: &Reading, text: &str, content: &str, calls: &[&str]| {
+        for pieces in [vec![text.to_owned()], text.chars().map(String::from).collect()] {
+            let mut reader = AnswerReader::new(reading.clone());
+            let mut updates: Vec<Update> = pieces.iter().flat_map(|piece| reader.push(piece)).collect();
+            updates.extend(reader.finish(true));
+            assert!(!reader.ends_with_calls(), "{text}");
+            let calls = calls.iter().map(|&call| call.to_owned()).collect();
+            assert_eq!(joined(updates), (String::new(), content.to_owned(), calls), "{text}");
+        }
+    };
+    let forced = Reading { is_call: true, ..with_tools() };
+    check(&forced, r#"{"name":"wea"#, "", &[]);
+    check(&forced, r#"{"name":"weather","arg"#, "", &["weather "]);
+    check(&forced, r#"{"name":"weather","arguments":{"city":"Pa"#, "", &[r#"weather {"city":"Pa"#]);
+    let with = with_tools();
+    let paris = r#"{"name": "weather", "arguments": {"city":"Paris"}}"#;
+    check(&with, "Hm.\n<tool_call>\n{\"na", "Hm.", &[]);
+    check(
+        &with,
+        "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\":\"Pa",
+        "",
+        &["weather {\"city\":\"Pa"],
+    );
+    check(&with, &format!("<tool_call>[{paris},{{\"name\": \"time\", \"argu"), "", &[PARIS, "time "]);
+    check(&with, r#"{"name": "weather", "parameters": {"ci"#, "", &[r#"weather {"ci"#]);
+    check(&with, r#"{"name": "we"#, "", &[]);
+    check(&with, "```json\n{\"name\": \"weather\", \"arguments\": {\"city", "", &["weather {\"city"]);
+    check(&with, "[TOOL_CALLS]weather[ARGS]{\"city\":\"P", "", &["weather {\"city\":\"P"]);
+    check(&with, "[TOOL_CALLS]wea", "", &[]);
+    check(&with, "<tool_call>\n<function=weather>\n<parameter=city>\nPar", "", &["weather {\"city\":\"Par"]);
+    check(
+        &with,
+        "<function=weather>\n<parameter=days>\n3\n</parameter>\n<parameter=city>\nR",
+        "",
+        &["weather {\"days\":3,\"city\":\"R"],
+    );
+    check(&with, "<function=weather>{\"city\":", "", &["weather {\"city\":"]);
+    check(&with, "<start_function_call>call:weather{city:<esc", "", &["weather "]);
+    let harmony = "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{\"city\":";
+    check(&with, harmony, "", &["weather {\"city\":"]);
+    for text in [r#"{"name": "Ada", "ag"#, "```json\n{\"a\": 1", "[1, 2"] {
+        check(&with, text, text, &[]);
+    }
+}
+
+#[test]
+fn a_continued_answer_begins_with_content() {
+    let continued = Reading { continues: true, ..with_tools() };
+    check(&continued, " the capital", "", " the capital", &[]);
+    let inside = Reading { continues: true, reasons: Some("<think>"), ..with_tools() };
+    check(&inside, "Hm.</think>Yes", "Hm.", "Yes", &[]);
+}
+
+#[test]
 fn ids_differ() {
     let ids: std::collections::BTreeSet<String> = (0..100).map(|_| calls::id()).collect();
     assert_eq!(ids.len(), 100);
@@ -196,7 +278,7 @@ proptest! {
             "<think>", "</think>", "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "<function=", "</function>",
             "{\"name\":\"weather\",\"arguments\":{\"city\":\"Paris\"}}", "weather>", "{}", "[", " ", "\n", "é", "a",
             "<start_function_call>", "call:time{}", "<end_function_call>", "<", "<|channel|>", "final", "analysis",
-            "<|message|>", "<|end|>", "<|start|>", "commentary to=functions.time ", "<|call|>",
+            "```", "json", "<|message|>", "<|end|>", "<|start|>", "commentary to=functions.time ", "<|call|>",
         ]), 0..12),
         cuts in prop::collection::vec(0..200usize, 0..12),
         which in 0..4,

@@ -1,0 +1,63 @@
+//! Answers that continue the last message.
+
+use serde_json::{Value, json};
+
+use crate::client::*;
+
+const PATH: &str = "/v1/chat/completions";
+const QUESTION: &str = "Tell me a story about a brave owl.";
+
+/// The prompt of these messages.
+fn prompt(messages: &Value, more: &Value) -> String {
+    let mut body = json!({ "messages": messages });
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    DEMO.good("/apply-template", &body)["prompt"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn an_answer_continues_the_last_message() {
+    let question = json!({ "role": "user", "content": QUESTION });
+    let asked = prompt(&json!([question]), &json!({}));
+    let whole = DEMO.good(PATH, &json!({ "messages": [question], "max_tokens": 24, "cache_prompt": false }));
+    let text = whole["choices"][0]["message"]["content"].as_str().unwrap();
+    let begun: String = text.split_inclusive(' ').take(4).collect();
+    let begun = begun.trim_end();
+    let messages = json!([question, { "role": "assistant", "content": begun }]);
+    // The prompt ends inside the answer.
+    assert_eq!(prompt(&messages, &json!({})), format!("{asked}{begun}"));
+    assert_eq!(prompt(&messages, &json!({ "continue_final_message": true })), format!("{asked}{begun}"));
+    let turn = prompt(&messages, &json!({ "continue_final_message": false }));
+    assert!(
+        turn.len() > asked.len() + begun.len()
+            && turn == prompt(&messages, &json!({ "add_generation_prompt": true }))
+    );
+    for path in [PATH, "/v1/messages"] {
+        let mut body = json!({ "messages": messages, "max_tokens": 8, "cache_prompt": false });
+        let answer = DEMO.good(path, &body);
+        let rest = match path {
+            PATH => &answer["choices"][0]["message"]["content"],
+            _ => &answer["content"][0]["text"],
+        };
+        let rest = rest.as_str().unwrap();
+        assert!(!rest.is_empty() && text.starts_with(&format!("{begun}{rest}")), "{text}: {rest}");
+        body["stream"] = json!(true);
+        let response = DEMO.post(path, &body);
+        let data = response.body.lines().filter_map(|line| line.strip_prefix("data: "));
+        let data = data.filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let deltas = data.map(|event| {
+            let delta = [&event["choices"][0]["delta"]["content"], &event["delta"]["text"]];
+            delta.into_iter().find_map(Value::as_str).unwrap_or_default().to_owned()
+        });
+        assert_eq!(deltas.collect::<String>(), rest);
+        // With tools, too, whose text in front of the answer would begin a new turn.
+        body["stream"] = json!(false);
+        let function = json!({ "type": "function", "function": { "name": "f" }, "name": "f" });
+        body["tools"] =
+            json!([if path == PATH { function } else { json!({ "name": "f", "input_schema": {} }) }]);
+        DEMO.good(path, &body);
+    }
+    for messages in [json!([question]), json!([question, { "role": "assistant", "content": "" }])] {
+        let error = DEMO.bad(PATH, &json!({ "messages": messages, "continue_final_message": true }), 400);
+        assert_eq!(error["param"], "continue_final_message", "{error}");
+    }
+}
