@@ -76,12 +76,15 @@ impl ChatRequest {
         let schema = |param: &str, schema: &Value| {
             Ok(Some((param.to_owned(), Follow::JsonSchema(files::exact_json(schema)))))
         };
-        let Some(AnswerForm { param, rule }) = self.constraint.as_ref().filter(|_| !self.tools.is_forced)
-        else {
+        let Some(AnswerForm { param, rule }) = &self.constraint else {
             return if self.tools.is_forced { schema("tools", &self.tools.schema(opens)) } else { Ok(None) };
         };
         match (rule, self.tools.offered.is_empty()) {
             (FormKind::Schema(one), true) => schema(param, &closed(one, opens)),
+            // The answer is a call, and has no text that could follow the schema.
+            (FormKind::Schema(_), false) if self.tools.is_forced => {
+                schema("tools", &self.tools.schema(opens))
+            }
             // The model chooses between a function call and an answer that follows the schema.
             (FormKind::Schema(one), false) => {
                 let both = [self.tools.schema(opens), embedded(closed(one, opens), "response_format")];

@@ -261,6 +261,10 @@ fn a_constraint_is_never_dropped() {
         assert_eq!(error["param"], param, "{error}");
         assert!(error["message"].as_str().unwrap().contains(words), "{error}");
     }
+    let mut forced = with(CHAT, "grammar", json!(grammar));
+    forced["tools"] = json!([{ "type": "function", "function": { "name": "f" } }]);
+    forced["tool_choice"] = json!("required");
+    assert_eq!(DEMO.bad(CHAT, &forced, 400)["param"], "grammar");
     let refused =
         DEMO.post("/v1/messages", &with("/v1/messages", "output_config", json!({ "task_budget": 5 })));
     assert_eq!(refused.status, 400, "{}", refused.body);
