@@ -14,7 +14,10 @@ A large model fits with fewer layers. `--layers` also reduces the vocabulary by 
     llama_cpp.py tests/benches/peers/granite-4.0-h-tiny.json --work SCRATCH/granite --llama-cpp SCRATCH --layers 10 --formats q8 q4
     llama_cpp.py models/presets/gpt-oss-20b.json --work SCRATCH/gpt-oss --llama-cpp SCRATCH --layers 4 --formats mxfp4
 
-With `mxfp4`, both programs read the same GGUF file. Its experts are MXFP4 and its other matrices are Q8_0, as in llama.cpp's own conversion of gpt-oss.
+With `mxfp4` and with the names of llama.cpp's formats, such as `Q4_K_M`, both programs read the same GGUF file. The experts of `mxfp4` are
+MXFP4 and its other matrices are Q8_0, as in llama.cpp's own conversion of gpt-oss. A GGUF file of your own needs no random weights:
+
+    llama_cpp.py MODEL-Q4_K_M.gguf --work SCRATCH/model --llama-cpp SCRATCH --prompts 128
 
 With `--torch PYTHON`, of an environment with torch and transformers as `cargo xtask parity` installs one into .tracewright/oracle, torch runs the bf16 weights, too.
 """
@@ -32,9 +35,13 @@ from gguf_model import experts_of, write_gguf
 
 HERE = Path(__file__).parent
 SOURCE = "llama-cpp-python==0.3.36"
+# Formats of GGUF files that ours reads too, and the name of the file on the command line.
+MIXTURES = ["Q2_K", "Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K", "IQ4_XS"]
+GIVEN = "the file"
 # Ours, theirs. Ours reads the same GGUF file where the file is in `SAME_FILE`, and converts the checkpoint otherwise.
 FORMATS = {"bf16": (["--quant", "none"], "BF16"), "q8": (["--quant", "q8"], "Q8_0"), "q4": (["--quant", "q4:pure"], "Q4_0"), "q4_k": (["--quant", "q4_k:pure"], "Q4_K_S"), "mxfp4": (["--dtype", "bf16"], "MXFP4_MOE")}
-SAME_FILE = {"MXFP4_MOE"}
+FORMATS |= {name: ([], name) for name in [*MIXTURES, GIVEN]}
+SAME_FILE = {"MXFP4_MOE", *MIXTURES, GIVEN}
 
 # What a case is called in which another program is busy.
 BUSY = ", a busy neighbour"
@@ -88,8 +95,8 @@ def build(work):
 
 
 def quantize(programs, work, form):
-    """A GGUF file with all matrices in one form; with MXFP4_MOE, only the experts are MXFP4, and the other matrices are Q8_0."""
-    pure = [] if form == "MXFP4_MOE" else ["--pure"]
+    """A GGUF file with all matrices in one form, or the mixture that llama.cpp makes for a form in `SAME_FILE`."""
+    pure = [] if form in SAME_FILE else ["--pure"]
     run(programs / "llama-quantize", *pure, work / "BF16.gguf", work / f"{form}.gguf", form)
 
 
@@ -111,10 +118,24 @@ def with_layers(path, layers, out):
     return out
 
 
+def file_of(arguments, name):
+    """The GGUF file that llama.cpp reads."""
+    return arguments.config if name == GIVEN else arguments.work / f"{FORMATS[name][1]}.gguf"
+
+
 def source(arguments, name):
     """The model that ours reads."""
-    theirs = FORMATS[name][1]
-    return arguments.work / (f"{theirs}.gguf" if theirs in SAME_FILE else "model")
+    return file_of(arguments, name) if FORMATS[name][1] in SAME_FILE else arguments.work / "model"
+
+
+def sizes(arguments):
+    """The sizes of the network that a measurement needs, as in its `config.json`."""
+    if GIVEN not in arguments.formats:
+        return json.loads(arguments.config.read_text())
+    with arguments.config.open("rb") as file:
+        has_experts = b".expert_count" in file.read(1 << 16)
+    # Every vocabulary has so many tokens, and to read all of them takes long.
+    return {"vocab_size": 1000, "num_experts": int(has_experts)}
 
 
 def prepare(arguments, programs):
@@ -123,7 +144,7 @@ def prepare(arguments, programs):
     streamed = {}
     for name in arguments.formats:
         flags, theirs = FORMATS[name]
-        if not source(arguments, name).exists() or not (work / f"{theirs}.gguf").exists():
+        if not source(arguments, name).exists() or not file_of(arguments, name).exists():
             write_models(arguments, programs, theirs)
         manifest = export(arguments, name) / "manifest.json"
         # Another program may write another module.
@@ -181,11 +202,11 @@ def speeds(arguments, programs, name, case):
         run(arguments.tracewright, "bench", "prefill", source(arguments, name), *words_of_ours, "--cache", work / "cache", "--json", work / "ours.json")
         ours = tokens / json.loads((work / "ours.json").read_text())["cases"][0]["seconds"]["median"]
     else:
-        vocabulary = json.loads(arguments.config.read_text())["vocab_size"]
+        vocabulary = sizes(arguments)["vocab_size"]
         prompt = ",".join(str(i * 7919 % vocabulary) for i in range(tokens))
         said = run(arguments.tracewright, "generate", export(arguments, name), "--tokens", prompt, "-n", arguments.decode + 1, "--ignore-eos", "--json", "--threads", threads)
         ours = json.loads(said)["timings"]["decode_tokens_per_s"]
-    theirs = run(programs / "llama-bench", "-m", work / f"{FORMATS[name][1]}.gguf", "-t", threads, "-r", 1, "-o", "json", *words)
+    theirs = run(programs / "llama-bench", "-m", file_of(arguments, name), "-t", threads, "-r", 1, "-o", "json", *words)
     found = {"ours": ours, "llama.cpp": json.loads(theirs)[0]["avg_ts"]}
     if arguments.torch and name == "bf16":
         decode = 0 if what.startswith("prefill") else arguments.decode
@@ -196,7 +217,7 @@ def speeds(arguments, programs, name, case):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config", type=Path, help="config.json of a model of a family in gguf_model.py")
+    parser.add_argument("config", type=Path, help="config.json of a model of a family in gguf_model.py, or a GGUF file")
     parser.add_argument("--work", type=Path, required=True, help="folder for builds and results, one for each config.json")
     parser.add_argument("--llama-cpp", type=Path, metavar="SCRATCH", help="folder in which llama.cpp is built [default: that of --work]")
     parser.add_argument("--layers", type=int, help="measure with the first layers only, and with a vocabulary smaller by the same factor")
@@ -213,7 +234,9 @@ def main():
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
     programs = build(arguments.llama_cpp or arguments.work)
-    if arguments.layers:
+    if arguments.config.suffix == ".gguf":
+        arguments.formats = [GIVEN]
+    elif arguments.layers:
         arguments.config = with_layers(arguments.config, arguments.layers, arguments.work / "config.json")
     run("cc", "-O3", "-march=native", "-pthread", HERE / "read.c", "-o", arguments.work / "read")
     streamed = prepare(arguments, programs)
@@ -225,7 +248,7 @@ def main():
         # A round may take minutes, and all of them longer than one may wait.
         saved = [[name, what, pairs] for (name, (what, *_)), pairs in found.items()]
         (arguments.work / "rounds.json").write_text(json.dumps(saved))
-    has_experts = experts_of(json.loads(arguments.config.read_text())) > 0
+    has_experts = experts_of(sizes(arguments)) > 0
     others = ["llama.cpp"] + ["torch"] * bool(arguments.torch)
     columns = "".join(f" {other} | median of the pairs' ratios | ratios |" for other in others)
     print(f"| format | what | ours, tokens/s |{columns} of the read bandwidth |\n|---|---|---|{'---|---|---|' * len(others)}---|")
