@@ -1,7 +1,6 @@
 //! Networks with an entry point for each of several sizes of a step, called by hand: in any order, with any number of tokens of
 //! each sequence.
 
-use tracewright::Plan;
 use tracewright::dsl::{EntryPoint, LogitsMode};
 use tracewright::irpa::Checkpoint;
 use tracewright::lower::Weights;
@@ -10,7 +9,8 @@ use tracewright::ops::format::ActivationBits;
 use tracewright::ops::{ElementType, TensorType, WeightFormat};
 use tracewright::runtime::{Buffer, Device, VmValue};
 use tracewright::targets::{Numerics, Target};
-use tracewright::trace::{Argument, KvFormat, Quantization, Role};
+use tracewright::trace::{Argument, KvFormat, Quantization, Role, Trace};
+use tracewright::{Lowered, Plan};
 
 use crate::built::{Built, Result, compiler, repository};
 use crate::level;
@@ -51,8 +51,30 @@ pub struct StepTokens<'a> {
     pub tokens: &'a [u32],
 }
 
-fn name((batch, chunk): StepSize) -> String {
+/// The name of the entry point for a size.
+pub fn name((batch, chunk): StepSize) -> String {
     format!("step_{batch}x{chunk}")
+}
+
+/// A variant as a module that is not compiled yet.
+pub struct LoweredVariant {
+    pub lowered: Lowered,
+    pub trace: Trace,
+    pub checkpoint: Checkpoint,
+    pub vocabulary: usize,
+    pub context: usize,
+}
+
+impl LoweredVariant {
+    /// Compiles and loads it for this machine.
+    ///
+    /// # Errors
+    /// If a part of that fails.
+    pub fn load(self, device: Device) -> Result<Chunked> {
+        let Self { lowered, trace, checkpoint, vocabulary, context } = self;
+        let built = Built::new(lowered, &trace, &checkpoint, device)?;
+        Ok(Chunked { built, vocabulary, context })
+    }
 }
 
 impl Variant {
@@ -62,27 +84,41 @@ impl Variant {
     /// If a part of that fails.
     pub fn build(self, sizes: &[StepSize], edit: impl Fn(String) -> String) -> Result<Chunked> {
         const CONTEXT: usize = 40;
+        let target = self.target.map_or_else(level::target, Target::processor);
+        self.lower(CONTEXT, sizes, &target, edit)?.load(Device::LocalSync)
+    }
+
+    /// Lowers it for a target instead of its own. Steps have at most as many tokens as the context, and this has at most
+    /// as many as the model supports.
+    ///
+    /// # Errors
+    /// If that fails.
+    pub fn lower(
+        self,
+        context: usize,
+        sizes: &[StepSize],
+        target: &Target,
+        edit: impl Fn(String) -> String,
+    ) -> Result<LoweredVariant> {
         let fixture = repository().join("tests/fixtures").join(self.model);
         let folder = if fixture.is_dir() { fixture } else { repository().join(self.model) };
         let network = models::read(&folder, &[])?;
-        let vocabulary = network.vocabulary();
-        let plan = Plan::new(network, Some(self.element), Some(CONTEXT), None)?;
+        let (vocabulary, context) = (network.vocabulary(), context.min(network.max_context()));
+        let plan = Plan::new(network, Some(self.element), Some(context), None)?;
         let quantize = self.format.map_or(Quantization::Computed, Quantization::All);
         let weights = Weights { quantize, activations: self.activations, ..Weights::default() };
-        let target = self.target.map_or_else(level::target, Target::processor);
-        let target = Target { numerics: self.numerics, ..target };
+        let target = Target { numerics: self.numerics, ..target.clone() };
         let plan = Plan { weights, target: compiler()?.resolve(&target)?, ..plan };
         let entry = |&(batch, chunk): &StepSize| EntryPoint {
             kv: self.kv,
-            ..EntryPoint::new(&name((batch, chunk)), batch, chunk, CONTEXT, LogitsMode::All)
+            ..EntryPoint::new(&name((batch, chunk)), batch, chunk.min(context), context, LogitsMode::All)
         };
         let trace = plan.record(&sizes.iter().map(entry).collect::<Vec<_>>())?.trace;
         let mut lowered = plan.lower(&trace)?;
         lowered.module.text = edit(lowered.module.text);
         lowered.module.text_without_locs = edit(lowered.module.text_without_locs);
         let checkpoint = plan.named(Checkpoint::open(&folder)?);
-        let built = Built::new(lowered, &trace, &checkpoint, Device::LocalSync)?;
-        Ok(Chunked { built, vocabulary, context: CONTEXT })
+        Ok(LoweredVariant { lowered, trace, checkpoint, vocabulary, context })
     }
 }
 
@@ -123,7 +159,7 @@ impl Chunked {
         runs: &[StepTokens<'_>],
         state: &mut SequenceStates,
     ) -> Result<Vec<Vec<Vec<f32>>>> {
-        let (batch, chunk) = size;
+        let (batch, chunk) = (size.0, size.1.min(self.context));
         assert!(runs.len() == batch && first + batch <= state.batch, "a run for each sequence");
         let parts = state.buffers.iter_mut().map(|buffer| buffer.rows(first, batch));
         let parts = parts.collect::<std::result::Result<Vec<_>, _>>()?;

@@ -26,6 +26,7 @@ pub mod precision;
 pub mod rewrite;
 pub mod tensors;
 pub mod tiles;
+pub mod vectors;
 
 /// The Rust in the documents is a test; that in the README is one of the root package.
 #[cfg(doctest)]

@@ -217,7 +217,7 @@ fn logits_have_the_same_bits_in_any_schedule() {
 }
 
 /// Products of one row add their columns from the last to the first.
-fn reversed(text: String) -> String {
+pub(crate) fn reversed(text: String) -> String {
     let (mut edited, mut inside, mut renamed) = (String::new(), false, Vec::<(String, String)>::new());
     for (number, line) in text.lines().enumerate() {
         if line.trim_start().starts_with("func.func @") {

@@ -87,11 +87,12 @@ struct Peers {
 
 impl Peers {
     fn install(root: &Path, long: bool) -> Result<Self, Error> {
-        emulated(root)?;
         let mut left_out = vec![];
         let mut found = |what: &str, result: Result<(), Error>| {
             result.inspect_err(|error| left_out.push(format!("{what}: {}", WithCauses(error)))).is_ok()
         };
+        let unpacked = long && found("AArch64", unpack_emulator(root));
+        emulated(root, unpacked)?;
         let driver = vulkan::install(root);
         let (driver, result) =
             driver.map_or_else(|error| (Vec::new(), Err(error)), |driver| (driver, Ok(())));
@@ -219,14 +220,41 @@ fn watched(root: &Path, programs: &[TestProgram], library: &str) -> Vec<TestProg
 }
 
 /// IREE's runtime and kernels for AArch64 in QEMU; without it, tests on x86-64 only compile the kernels.
-fn emulated(root: &Path) -> Result<(), Error> {
-    let emulator = ["qemu-aarch64", "qemu-aarch64-static"].into_iter().any(|name| starts(name).is_ok());
+fn emulated(root: &Path, unpacked: bool) -> Result<(), Error> {
+    let emulator =
+        unpacked || ["qemu-aarch64", "qemu-aarch64-static"].into_iter().any(|name| starts(name).is_ok());
     if emulator {
         let requirements = root.join("tests/oracle/aarch64.txt");
         let dir = root.join(".tracewright/aarch64");
         python::install_for(Some("manylinux_2_28_aarch64"), &dir, &requirements, "16 MB")?;
     }
     Ok(())
+}
+
+/// QEMU and libraries for AArch64 from Debian's packages (64 MB), in the project's own folder.
+fn unpack_emulator(root: &Path) -> Result<(), Error> {
+    const PACKAGES: [&str; 4] =
+        ["qemu-user-static", "libc6-arm64-cross", "libgcc-s1-arm64-cross", "libstdc++6-arm64-cross"];
+    const WANTED: [&str; 2] = ["usr/bin/qemu-aarch64-static", "usr/aarch64-linux-gnu"];
+    let dir = root.join(".tracewright/qemu");
+    if WANTED.iter().all(|wanted| dir.join(wanted).exists()) {
+        return Ok(());
+    }
+    let packages = dir.join("packages");
+    let all = packages.join("all");
+    for folder in [&all, &dir.join("usr/bin")] {
+        fs::create_dir_all(folder).with_path("create", folder)?;
+    }
+    step("QEMU's packages", Command::new("apt-get").arg("download").args(PACKAGES).current_dir(&packages))?;
+    for file in fs::read_dir(&packages).with_path("read", &packages)?.flatten().map(|file| file.path()) {
+        if file.is_file() {
+            step("QEMU", Command::new("dpkg").arg("-x").arg(&file).arg(&all))?;
+        }
+    }
+    for wanted in WANTED {
+        fs::rename(all.join(wanted), dir.join(wanted)).with_path("move", &all.join(wanted))?;
+    }
+    Ok(fs::remove_dir_all(&packages).with_path("remove", &packages)?)
 }
 
 /// Checks the formatting of the code. The function also checks the modules that `families!` and
