@@ -108,7 +108,7 @@ pub fn cut_function(text: &str, tools: &[Value]) -> Vec<RawCall> {
     let complete = function(&format!("{name}>{}", &body[..whole]), tools).pop();
     let mut arguments = complete
         .filter(|_| whole > 0)
-        .map_or("{".to_owned(), |call| call.arguments.trim_end_matches('}').to_owned());
+        .map_or("{".to_owned(), |call| call.arguments.strip_suffix('}').unwrap_or_default().to_owned());
     let begun = body[whole..].split_once("<parameter=").and_then(|(_, rest)| rest.split_once('>'));
     if let Some((key, value)) = begun {
         let value = value.strip_prefix('\n').unwrap_or(value);

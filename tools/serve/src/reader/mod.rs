@@ -314,7 +314,9 @@ impl AnswerReader {
         self.rest.drain(..end + length);
         let calls = (block.parse)(&inside, &self.reading.tools);
         self.state = State::Content;
-        if !calls.is_empty() {
+        // The last parameter of a cut call has no end, but looks like a whole one.
+        let is_open = self.is_cut && found.is_none() && inside.contains("<parameter=");
+        if !calls.is_empty() && !is_open {
             self.space.clear();
             self.tell(calls, out);
         } else if self.is_cut && found.is_none() {
