@@ -244,7 +244,8 @@ fn each_file_is_opened_once_for_a_sequence_that_xla_computes() {
 fn each_command_with_a_model_is_counted() {
     let help = succeed(&mut bare(&["--help"])).out;
     let names = help.split_once("Commands:\n").unwrap().1.split_once("\n\n").unwrap().0;
-    let counted: Vec<&str> = [FOLDER, GGUF, EMBEDDING, RERANKER].concat().iter().map(|words| words[0]).collect();
+    let counted: Vec<&str> =
+        [FOLDER, GGUF, EMBEDDING, RERANKER].concat().iter().map(|words| words[0]).collect();
     for name in names.lines().filter_map(|line| line.split_whitespace().next()) {
         assert_ne!(counted.contains(&name), WITHOUT.contains(&name), "{name}");
     }
