@@ -100,6 +100,30 @@ fn a_file_has_a_text_on_each_line() {
     assert!(ran.err.contains(", 30 numbers each; load "), "{}", ran.err);
 }
 
+/// A line of a `.jsonl` file is a string, or an object with a string `text`. The NumPy file has the golden's vectors.
+#[test]
+fn json_lines_have_a_text_each_and_a_numpy_file_all_vectors() {
+    let (name, out) = (FIXTURES[0], folder());
+    let golden = golden(name);
+    let texts: Vec<&str> = (1..3).map(|i| golden[i]["text"].as_str().unwrap()).collect();
+    let [file, vectors] = ["texts.jsonl", "vectors.npy"].map(|name| out.path().join(name));
+    fs::write(&file, format!("{}\n\n{}\n", json!(texts[0]), json!({ "text": texts[1], "id": 7 }))).unwrap();
+    succeed(&mut embed(name, &["-f", text(&file), "--npy", text(&vectors)]));
+    let bytes = fs::read(&vectors).unwrap();
+    let head = 10 + usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
+    assert!(bytes.starts_with(b"\x93NUMPY\x01\x00") && head.is_multiple_of(64));
+    let header = std::str::from_utf8(&bytes[10..head]).unwrap();
+    assert!(header.contains("'descr': '<f4', 'fortran_order': False, 'shape': (2, 30)"), "{header}");
+    let found: Vec<f32> =
+        bytes[head..].chunks(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+    found.chunks(30).zip(1..).for_each(|(found, i)| near(found, &expected(name, i)));
+
+    fs::write(&file, "\"a\"\n[\"b\"]\n").unwrap();
+    let refused = run(&mut embed(name, &["-f", text(&file)]));
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.err.contains("line 2 of `"), "{}", refused.err);
+}
+
 #[test]
 fn token_ids_are_taken_as_they_are() {
     let (name, text) = (FIXTURES[1], 3);

@@ -224,7 +224,8 @@ mod run {
         }
         let read = |(number, line): (usize, &str)| {
             let value: Option<Value> = serde_json::from_str(line).ok();
-            let text = value.as_ref().and_then(|value| value.as_str().or(value.get("text")?.as_str()));
+            let text =
+                value.as_ref().and_then(|value| value.as_str().or_else(|| value.get("text")?.as_str()));
             text.map(str::to_owned).ok_or_else(|| {
                 let path = path.display();
                 usage(format!(
