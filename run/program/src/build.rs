@@ -170,9 +170,8 @@ pub fn build_program(
     let apart = if starts_early && !options.tiled { expanded.apart()? } else { None };
     let mut apart = apart.unwrap_or_default().into_iter();
     let first = apart.next();
-    let module = first.as_ref().unwrap_or(&lowered.module).clone();
     let (mut build, (archive, baked)) =
-        Build::with_cached_archive(lowered, &module, &traced.trace, checkpoint, tools)?;
+        Build::with_cached_archive(lowered, first.as_ref(), &traced.trace, checkpoint, tools)?;
     let start = Instant::now();
     let runtime = Runtime::new(device)?;
     let program = build.instantiate(&runtime, &archive)?;
@@ -232,11 +231,11 @@ impl<'a, 't> Build<'a, 't> {
         Ok((Archive::open(path)?, baked))
     }
 
-    /// Like [`new`](Self::new), but compiles `module`, which has all or some of the entry points, and bakes into
-    /// the cache at the same time. No statistics if the archive was there.
+    /// Like [`new`](Self::new), but bakes into the cache at the same time. Instead of the whole module, compiles
+    /// `first`, which has some of its entry points. No statistics if the archive was there.
     pub fn with_cached_archive(
         lowered: Lowered,
-        module: &Module,
+        first: Option<&Module>,
         recorded: &Trace,
         checkpoint: &'a Checkpoint,
         mut tools: BuildTools<'t>,
@@ -249,7 +248,7 @@ impl<'a, 't> Build<'a, 't> {
         let parameters = &lowered.module.parameters;
         let (compiled, archive) = thread::scope(|scope| {
             let compiling = thread::Builder::new().name("compile".into()).spawn_scoped(scope, || {
-                let compiled = compile(module, &compiler, &options, cache);
+                let compiled = compile(first.unwrap_or(&lowered.module), &compiler, &options, cache);
                 has_failed.store(compiled.is_err(), Ordering::Relaxed);
                 compiled
             });

@@ -39,10 +39,10 @@ pub fn compile(
     cache: &ModuleCache,
 ) -> Result<Compiled, CompileError> {
     let start = Instant::now();
-    if let Some(compiled) = compiled_before(compiler, module, options, cache)? {
+    let key = key(module, options, &compiler.version()?);
+    if let Some(compiled) = cached(&key, options, cache)? {
         return Ok(compiled);
     }
-    let key = key(module, options, &compiler.version()?);
     cache.create()?;
     let folder = Scratch::new_in(&cache.dir)?;
     let output = folder.path().join("module.vmfb");
@@ -85,8 +85,16 @@ pub fn compiled_before(
     options: &CompileOptions,
     cache: &ModuleCache,
 ) -> Result<Option<Compiled>, CompileError> {
+    cached(&key(module, options, &compiler.version()?), options, cache)
+}
+
+fn cached(
+    key: &str,
+    options: &CompileOptions,
+    cache: &ModuleCache,
+) -> Result<Option<Compiled>, CompileError> {
     let start = Instant::now();
-    let vmfb = cache.load(&key(module, options, &compiler.version()?))?;
+    let vmfb = cache.load(key)?;
     let is_valid = |vmfb: &Vec<u8>| check(vmfb, options).is_ok();
     let compiled = |vmfb| Compiled { vmfb, from_cache: true, wall: start.elapsed(), log: String::new() };
     Ok(vmfb.filter(is_valid).map(compiled))
