@@ -24,6 +24,7 @@ mod rope;
 mod rows;
 mod tilings;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -84,6 +85,14 @@ impl Kernels {
 
     pub fn is_empty(&self) -> bool {
         self.isa.is_none()
+    }
+
+    /// Whether kernels for several tokens can use tile registers, which add products in another order.
+    pub fn have_tiles(&self) -> bool {
+        self.isa.is_some_and(|isa| {
+            let tiles = isa.tiles();
+            tiles.bf16 || tiles.bytes
+        })
     }
 
     /// Whether a kernel supports this weight, for any number of activation rows and for row lookups.
@@ -307,11 +316,13 @@ impl Kernels {
                 .map(|i| format!("%b{i}: !stream.binding"))
                 .collect::<Vec<_>>()
                 .join(", ");
-            let _ = writeln!(
-                text,
-                "      func.func @{name}({arguments}) {{\n{}        return\n      }}",
-                if self.portable { contraction::fused(&kernel.body) } else { kernel.body.clone() }
-            );
+            let body = &kernel.body;
+            let body = if self.portable {
+                Cow::Owned(contraction::fused(body))
+            } else {
+                Cow::Borrowed(body.as_str())
+            };
+            let _ = writeln!(text, "      func.func @{name}({arguments}) {{\n{body}        return\n      }}");
         }
         text.push_str("    }\n  }\n");
         text
