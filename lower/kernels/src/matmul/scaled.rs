@@ -46,12 +46,12 @@ impl Matmul<'_> {
                 let rows = rows_of(rows);
                 code.fold(chunks, 1, sums, |chunk, sums| self.chunk(&rows, (weights, ready), chunk, sums))
             });
-            match (self.activations, &rows_of(rows)[..]) {
+            match (self.activations, rows.count) {
                 (ActivationBits::Eight | ActivationBits::Sixteen, _) => sums,
-                (ActivationBits::Mixed, &[row]) => self.add_residuals(code, row, weights, &sums),
-                (ActivationBits::Mixed, _) => {
+                (ActivationBits::Mixed, 1) => self.add_residuals(code, rows_of(rows)[0], weights, &sums),
+                (ActivationBits::Mixed, count) => {
                     let row_at = |i: Value<'k>| Row::new(x, rows.x_at(i) * form.bytes(), form);
-                    self.add_residuals_of_rows(code, (rows.count, &row_at), weights, &sums)
+                    self.add_residuals_of_rows(code, (count, &row_at), weights, &sums)
                 }
             }
         };
