@@ -3,9 +3,8 @@
 //! attention. The modules after the transformer compute the embedding of a text: the mean over the tokens,
 //! two linear layers and a normalization (`modules.json` of sentence-transformers).
 
-use dsl::nn::{Attend, Kv, Position, Slots};
+use dsl::nn::{Attend, Position};
 use dsl::{Bool, EntryPoint, Float, Tensor, TraceError, Traced, model};
-use ops::{Literal, TensorType};
 use trace::Ignorable;
 
 use crate::config::{ConfigError, IGNORED, Keys, read_base};
@@ -14,7 +13,7 @@ use crate::family::Family;
 use crate::gemma::{self, GemmaConfig};
 use crate::gemma3;
 use crate::rope::RopeParameters;
-use crate::sentence::{self, After, KEYS, SentenceConfig, masked, seen};
+use crate::sentence::{self, After, KEYS, SentenceConfig, masked, no_past, seen};
 
 pub(crate) const FAMILY: Family = Family {
     about: "EmbeddingGemma, which computes embeddings and needs the files of sentence-transformers",
@@ -57,14 +56,11 @@ model! {
             let global = attention(&self.config.rope, all);
             let local = attention(self.config.local_rope.as_ref().unwrap_or(&self.config.rope), near);
 
-            // Calls share no state, so each layer begins with an empty cache.
-            let shape = [tokens.extent(B), self.dim(K), length, self.dim(E)];
-            let zeros = Literal::splat(TensorType::new(T::element(), shape), 0.0);
-            let empty = Slots::Computed(Tensor::constant(zeros, &[B, K, KEYS, E]));
+            let past = no_past::<T>([(B, tokens.extent(B)), (K, self.dim(K)), (KEYS, length), (E, self.dim(E))]);
             let mut x = self.embed_tokens(tokens) * Tensor::scalar((self.dim(D) as f64).sqrt());
             for (i, layer) in self.layers.iter().enumerate() {
                 let at = if self.config.window(i).is_some() { &local } else { &global };
-                x = layer.forward(x, at, &mut Kv { k: empty, v: empty });
+                x = layer.forward(x, at, &mut past.clone());
             }
             self.norm(x)
         }

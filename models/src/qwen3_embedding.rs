@@ -1,10 +1,9 @@
 //! Qwen3 Embedding: Zhang et al., "Qwen3 Embedding: Advancing Text Embedding and Reranking" (2025). The causal
 //! network of Qwen3 without an output head, for a whole text in one call.
 
-use dsl::nn::{Attend, Kv, Position, Slots};
+use dsl::nn::{Attend, Position};
 use dsl::{EntryPoint, F32, Float, Tensor, TraceError, Traced, model};
 use files::is_there;
-use ops::{Literal, TensorType};
 use trace::Ignorable;
 
 use crate::config::{ConfigError, IGNORED, Keys, read_base};
@@ -12,7 +11,7 @@ use crate::decoder::{LlamaConfig, Plain};
 use crate::family::{BASE, Family};
 use crate::llama::Layer;
 use crate::qwen3::{self, Attention};
-use crate::sentence::{self, After, KEYS, SentenceConfig};
+use crate::sentence::{self, After, KEYS, SentenceConfig, no_past};
 
 pub(crate) const FAMILY: Family = Family {
     about: "Qwen3 for embeddings, in a folder of sentence-transformers",
@@ -42,14 +41,11 @@ model! {
             let at = Position { start: count.filled(0.0), count };
             let rope = self.config.rope.frequencies(self.dim(E), length);
             let rotary = Attend::rotary_of_whole(at, S, length, &rope);
-            // Calls share no state, so each layer begins with an empty cache.
-            let shape = [tokens.extent(B), self.dim(K), length, self.dim(E)];
-            let zeros = Literal::splat(TensorType::new(T::element(), shape), 0.0);
-            let empty = Slots::Computed(Tensor::constant(zeros, &[B, K, KEYS, E]));
+            let past = no_past::<T>([(B, tokens.extent(B)), (K, self.dim(K)), (KEYS, length), (E, self.dim(E))]);
             let mut x = self.embed_tokens(tokens);
             for (i, layer) in self.layers.iter().enumerate() {
                 let at = rotary.clone().windowed(self.config.window(i));
-                x = layer.forward(x, &at, &mut Kv { k: empty, v: empty });
+                x = layer.forward(x, &at, &mut past.clone());
             }
             self.norm(x)
         }

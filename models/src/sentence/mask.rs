@@ -1,8 +1,9 @@
-//! Which tokens of a text see each other.
+//! The tokens of a text that see each other.
 
-use dsl::nn::{Attend, Mask};
+use dsl::nn::{Attend, Kv, Mask, Slots};
 use dsl::{Axis, Bool, Float, I32, Tensor};
 use ops::ops::Sdpa;
+use ops::{Literal, TensorType};
 
 const TOKENS: Axis = Axis("S");
 /// Tokens of the same text.
@@ -18,6 +19,14 @@ pub(crate) fn seen(length: usize, count: Tensor<I32>, width: usize) -> [Tensor<B
     let real = key.broadcast(count).less(count.broadcast(key)); // [B, N]
     let all = itself.or(real.broadcast(itself)); // [B, S, N]
     [all, all.and(distance.less(width as f64))]
+}
+
+/// The empty cache of a layer, because the calls of an encoder share no state.
+#[track_caller]
+pub(crate) fn no_past<T: Float>(sizes: [(Axis, usize); 4]) -> Kv<T> {
+    let zeros = Literal::splat(TensorType::new(T::element(), sizes.map(|(_, size)| size)), 0.0);
+    let empty = Slots::Computed(Tensor::constant(zeros, &sizes.map(|(axis, _)| axis)));
+    Kv { k: empty, v: empty }
 }
 
 /// With a mask instead of that of a causal network.

@@ -16,7 +16,7 @@ use modules::Modules;
 pub use after::After;
 pub(crate) use after::trace;
 pub(crate) use head::Head;
-pub(crate) use mask::{KEYS, masked, seen};
+pub(crate) use mask::{KEYS, masked, no_past, seen};
 pub(crate) use modules::MODULES;
 pub use modules::{Activation, HeadStep, Pooling};
 
@@ -38,7 +38,7 @@ pub struct SentenceConfig {
     pub features: usize,
     /// Several vectors are joined.
     pub pooling: Vec<Pooling>,
-    /// What follows the pooling.
+    /// The steps after the pooling.
     pub steps: Vec<HeadStep>,
     /// The folders of modules; each has a `config.json`.
     pub folders: Vec<String>,

@@ -81,7 +81,7 @@ pub enum HeadStep {
         outputs: usize,
         /// Whether the layer has a bias.
         bias: bool,
-        /// What follows the layer.
+        /// The function after the layer.
         activation: Activation,
     },
     /// A norm of mean and variance.
@@ -107,7 +107,7 @@ impl HeadStep {
     }
 }
 
-/// What follows the transformer.
+/// The modules after the transformer.
 pub(super) struct Modules {
     pub pooling: Vec<Pooling>,
     pub steps: Vec<HeadStep>,
