@@ -91,9 +91,12 @@ pub fn tagged(text: &str, tools: &[Value]) -> Vec<RawCall> {
 /// Returns the text inside a Markdown block, or the text itself.
 fn unfenced(text: &str) -> &str {
     let inside = text.strip_prefix("```").and_then(|text| text.strip_suffix("```"));
-    inside.map_or(text, |inside| {
-        inside.trim_start_matches(|c: char| c.is_ascii_alphabetic() || c == '_').trim()
-    })
+    inside.map_or(text, |inside| inside.trim_start_matches(is_of_word).trim())
+}
+
+/// Whether a character can be part of the word behind the marker of a Markdown block, such as `tool_call`.
+pub fn is_of_word(character: char) -> bool {
+    character.is_ascii_alphabetic() || character == '_'
 }
 
 /// Parses a function call that begins with `NAME>`, followed by the arguments. The arguments are

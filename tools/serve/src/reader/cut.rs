@@ -2,7 +2,7 @@
 
 use serde_json::{Deserializer, Value, json};
 
-use super::calls::{RawCall, function, is_known, json_calls, mistral, parameter_type, typed};
+use super::calls::{RawCall, function, is_known, is_of_word, json_calls, mistral, parameter_type, typed};
 
 /// The keys of an incomplete call.
 #[derive(Default)]
@@ -28,7 +28,7 @@ pub fn begins_call(text: &str, tools: &[Value]) -> bool {
 
 /// Parses calls in JSON. The word of a Markdown block may precede them.
 pub fn cut_json(text: &str, tools: &[Value]) -> Vec<RawCall> {
-    let text = text.trim_start_matches(|c: char| c.is_ascii_alphabetic() || c == '_');
+    let text = text.trim_start_matches(is_of_word);
     let (complete, cut) = parts(text);
     let mut calls = json_calls(complete, tools);
     if let Some(CutCall { name: Some(name), arguments, .. }) = cut {

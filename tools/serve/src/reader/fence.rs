@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::calls::{RawCall, is_known, json_calls, looks_like_calls};
+use super::calls::{RawCall, is_known, is_of_word, json_calls, looks_like_calls};
 use super::cut::begins_call;
 
 pub const FENCE: &str = "```";
@@ -13,8 +13,7 @@ const WORDS: [&str; 7] = ["", "json", "tool_call", "tool_calls", "tool", "functi
 /// Reads the text behind the opening marker. Returns the calls, or none for a block of text, and the length of the
 /// text that belongs to them; `None` if the text is too short for a decision.
 pub fn calls(text: &str, tools: &[Value], is_end: bool) -> Option<(Vec<RawCall>, usize)> {
-    let is_word = |character: char| character.is_ascii_alphabetic() || character == '_';
-    let Some(at) = text.find(|character| !is_word(character)) else {
+    let Some(at) = text.find(|character| !is_of_word(character)) else {
         let may_grow = !is_end && WORDS.iter().any(|word| word.starts_with(text));
         return (!may_grow).then(|| (Vec::new(), 0));
     };
@@ -42,5 +41,5 @@ pub fn calls(text: &str, tools: &[Value], is_end: bool) -> Option<(Vec<RawCall>,
 
 /// Whether the text behind the opening marker begins a call of a known function.
 pub fn is_call(text: &str, tools: &[Value]) -> bool {
-    begins_call(text.trim_start_matches(|c: char| c.is_ascii_alphabetic() || c == '_').trim_start(), tools)
+    begins_call(text.trim_start_matches(is_of_word).trim_start(), tools)
 }
