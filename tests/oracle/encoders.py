@@ -17,6 +17,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 from transformers import CONFIG_MAPPING, AutoModel, AutoModelForSequenceClassification, PreTrainedTokenizerFast
 
+from embedding import text_of
 from golden import REFERENCE, spread
 
 # Tokens of the longest text; what is longer is cut.
@@ -114,15 +115,6 @@ def write_folder(out, seed, model_type, tokens, pooling=None, dense=(), normaliz
     model.save_pretrained(str(out), create_model_card=False)
     if published:
         publish(out)
-
-
-def text_of(rng, tokenizer, length):
-    """The beginning of a story that has so many tokens, those around it included."""
-    while True:
-        text = story(rng)[0]
-        for end in range(len(text)):
-            if len(tokenizer(text[:end])["input_ids"]) == length and text[:end] == text[:end].strip():
-                return text[:end]
 
 
 def texts_of(rng, tokenizer, lengths, prompts):
