@@ -46,7 +46,7 @@ pub struct Text {
     pub text: String,
     /// The name of the prompt in front of it.
     pub prompt: Option<String>,
-    /// Of a pair.
+    /// The second text of a pair.
     pub second: Option<String>,
     /// For a pair the tokens that belong to its first text, as the network is told.
     pub first: Option<usize>,
