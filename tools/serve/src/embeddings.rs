@@ -13,13 +13,16 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::app::App;
-use crate::body::{fields, shown};
+use crate::body::{fields, schema, shown};
 use crate::completions::token_ids;
 use crate::failure::Failure;
+use crate::interface::{Interface, OF_EMBEDDINGS};
 use crate::models::Loaded;
 
 /// The largest number of texts per request, as in OpenAI's API.
 const TEXTS: usize = 2048;
+
+pub static EMBEDDINGS: Interface = Interface::new(|| vec![schema::<EmbeddingFields>()], &[OF_EMBEDDINGS]);
 
 #[derive(Deserialize, JsonSchema)]
 pub struct EmbeddingFields {
@@ -43,7 +46,7 @@ pub async fn embed(
     body: Body,
 ) -> Result<Json<Value>, Failure> {
     let _permit = app.permit()?;
-    let body = app.read(&headers, body).await?;
+    let body = app.read_as(&EMBEDDINGS, &headers, body).await?;
     let request: EmbeddingFields = fields(&body)?;
     let as_base64 = match request.encoding_format.as_deref() {
         None | Some("float") => false,

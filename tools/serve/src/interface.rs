@@ -136,6 +136,53 @@ pub const OF_SERVERS: &[OtherField] = &[
     refused("use_beam_search", &["false"]),
 ];
 
+/// Fields of Ollama's requests for text.
+pub const OF_OLLAMA: &[OtherField] = &[
+    refused("context", &["[]"]),
+    refused("images", &["[]"]),
+    refused("logprobs", &["false"]),
+    refused("shift", &["false"]),
+    refused("suffix", &["\"\""]),
+    refused("template", &["\"\""]),
+    refused("top_logprobs", &["0"]),
+    refused("truncate", &["false"]),
+];
+
+/// Fields of Ollama's requests for embeddings. No text is cut here.
+pub const OF_EMBED: &[OtherField] = &[refused("truncate", &["false"])];
+
+/// Fields of OpenAI's, vLLM's and Jina's requests for embeddings.
+pub const OF_EMBEDDINGS: &[OtherField] = &[
+    refused("add_special_tokens", &["true"]),
+    refused("embedding_type", &["\"float\""]),
+    refused("input_type", &[]),
+    refused("normalize", &["true"]),
+    unused("priority"),
+    refused("task", &[]),
+    refused("truncate_prompt_tokens", &[]),
+    unused("user"),
+];
+
+/// Fields of Cohere's, Jina's and vLLM's requests for scores. No document is cut here.
+pub const OF_RERANK: &[OtherField] = &[
+    refused("max_chunks_per_doc", &[]),
+    refused("max_tokens_per_doc", &[]),
+    unused("priority"),
+    refused("rank_fields", &["[\"text\"]"]),
+    refused("truncate_prompt_tokens", &[]),
+    unused("user"),
+];
+
+/// Fields of llama.cpp's and vLLM's requests for tokens.
+pub const OF_TOKENIZE: &[OtherField] = &[
+    refused("messages", &[]),
+    refused("parse_special", &["true"]),
+    refused("return_token_strs", &["false"]),
+    refused("with_pieces", &["false"]),
+];
+
+pub const OF_SHOW: &[OtherField] = &[unused("verbose")];
+
 /// The schemas of a request for generated text.
 pub fn sampled<T: JsonSchema>() -> Vec<Schema> {
     vec![schema::<T>(), schema::<SamplingFields>(), schema::<ConstraintFields>(), number_schema()]

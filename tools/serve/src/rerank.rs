@@ -11,12 +11,15 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::app::App;
-use crate::body::{fields, shown};
+use crate::body::{fields, schema, shown};
 use crate::failure::Failure;
 use crate::ids::id;
+use crate::interface::{Interface, OF_RERANK};
 
 /// The largest number of documents per request.
 const DOCUMENTS: usize = 2048;
+
+pub static RERANK: Interface = Interface::new(|| vec![schema::<RerankFields>()], &[OF_RERANK]);
 
 #[derive(Deserialize, JsonSchema)]
 pub struct RerankFields {
@@ -39,7 +42,7 @@ pub async fn rerank(
     body: Body,
 ) -> Result<Json<Value>, Failure> {
     let _permit = app.permit()?;
-    let body = app.read(&headers, body).await?;
+    let body = app.read_as(&RERANK, &headers, body).await?;
     let request: RerankFields = fields(&body)?;
     let found = request.documents.len();
     if !(1..=DOCUMENTS).contains(&found) {

@@ -11,9 +11,13 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::app::App;
-use crate::body::{fields, shown};
+use crate::body::{fields, schema, shown};
 use crate::completions::token_ids;
 use crate::failure::Failure;
+use crate::interface::{Interface, OF_TOKENIZE};
+
+pub static TOKENIZE: Interface = Interface::new(|| vec![schema::<TokenizeFields>()], &[OF_TOKENIZE]);
+pub static DETOKENIZE: Interface = Interface::new(|| vec![schema::<DetokenizeFields>()], &[]);
 
 #[derive(Deserialize, JsonSchema)]
 pub struct TokenizeFields {
@@ -41,7 +45,7 @@ pub async fn tokenize(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Value>, Failure> {
-    let body = app.read(&headers, body).await?;
+    let body = app.read_as(&TOKENIZE, &headers, body).await?;
     let request: TokenizeFields = fields(&body)?;
     let loaded = app.models.get(request.model.as_deref()).await?;
     // llama.cpp calls the text `content` and adds no special tokens. vLLM calls the text `prompt` and adds
@@ -65,7 +69,7 @@ pub async fn detokenize(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Value>, Failure> {
-    let body = app.read(&headers, body).await?;
+    let body = app.read_as(&DETOKENIZE, &headers, body).await?;
     let request: DetokenizeFields = fields(&body)?;
     let loaded = app.models.get(request.model.as_deref()).await?;
     let text = app

@@ -62,6 +62,14 @@ fn texts_become_tokens_and_back() {
     assert_eq!(text["content"], "Once upon a time");
     DEMO.bad("/detokenize", &json!({ "tokens": [1, 99999] }), 400);
     DEMO.bad("/tokenize", &json!({}), 400);
+    for (path, body) in [
+        ("/tokenize", json!({ "content": "a", "with_piece": true })),
+        ("/detokenize", json!({ "tokens": [1], "tokens_": [1] })),
+        ("/v1/embeddings", json!({ "input": "a", "dimension": 2 })),
+        ("/v1/rerank", json!({ "query": "a", "documents": ["b"], "topn": 1 })),
+    ] {
+        assert_eq!(DEMO.bad(path, &body, 400)["code"], "unknown_parameter", "{body}");
+    }
 }
 
 /// Two models, of which the second is loaded by the first request that names it.
