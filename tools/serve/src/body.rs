@@ -2,12 +2,14 @@
 
 use std::any::TypeId;
 use std::collections::HashMap;
+use std::io::Read as _;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use axum::body::Body;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse as _, Response};
 use errors::{escaped, shortened};
+use flate2::read::MultiGzDecoder;
 use futures_util::StreamExt as _;
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema};
@@ -29,13 +31,17 @@ pub async fn read(headers: &HeaderMap, body: Body, options: &ServeOptions) -> Re
     }
     let encoding =
         headers.get(header::CONTENT_ENCODING).map(|found| String::from_utf8_lossy(found.as_bytes()));
-    if let Some(found) = encoding.filter(|found| !found.eq_ignore_ascii_case("identity")) {
-        let found = shortened(escaped(&found), 60);
-        return Err(Failure::Encoding { found });
-    }
+    let is_gzip = match encoding.as_deref().map(str::to_ascii_lowercase).as_deref() {
+        None | Some("identity") => false,
+        Some("gzip" | "x-gzip") => true,
+        Some(found) => return Err(Failure::Encoding { found: shortened(escaped(found), 60) }),
+    };
     let (limit, most) = (options.read_timeout, options.max_body);
     let bytes = tokio::time::timeout(limit, collect(body, most)).await;
-    let bytes = bytes.map_err(|_| Failure::TooSlow { limit })??;
+    let mut bytes = bytes.map_err(|_| Failure::TooSlow { limit })??;
+    if is_gzip {
+        bytes = unzipped(&bytes, most)?;
+    }
     let value: Value = match std::str::from_utf8(&bytes) {
         Ok(text) => files::parse_exact(text),
         // The error contains the place of the byte that is no UTF-8.
@@ -56,6 +62,14 @@ async fn collect(body: Body, most: usize) -> Result<Vec<u8>, Failure> {
         bytes.extend_from_slice(&part);
     }
     Ok(bytes)
+}
+
+/// Decompresses a body, up to the size limit of bodies.
+fn unzipped(bytes: &[u8], most: usize) -> Result<Vec<u8>, Failure> {
+    let mut whole = Vec::new();
+    let mut limited = MultiGzDecoder::new(bytes).take(most as u64 + 1);
+    limited.read_to_end(&mut whole).map_err(|error| Failure::Body { why: error.to_string() })?;
+    if whole.len() > most { Err(Failure::TooLarge { most }) } else { Ok(whole) }
 }
 
 /// Generates the JSON Schema of a type. The schema contains the schemas of all referenced types.

@@ -43,7 +43,7 @@ pub enum Failure {
     Body { why: String },
     #[error("the content type is `{found}`, expected `application/json`")]
     ContentType { found: String },
-    #[error("the content encoding is `{found}`, expected a body without compression")]
+    #[error("the content encoding is `{found}`, expected `gzip` or `identity`")]
     Encoding { found: String },
     #[error("the request contains no API key; send the key as `Authorization: Bearer KEY`")]
     NoKey,

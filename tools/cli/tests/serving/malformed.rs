@@ -177,6 +177,19 @@ fn bodies_that_are_no_objects() {
         check(&response, &format!("{path} {}", String::from_utf8_lossy(&body[..body.len().min(200)])));
     }
     assert!(bodies.len() > 400);
+    // A compressed body, one that is cut, and one that is larger than it looks.
+    let head = "POST /tokenize HTTP/1.1\r\nContent-Type: application/json\r\nContent-Encoding: gzip";
+    let zip = |body: &[u8]| {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        std::io::Write::write_all(&mut encoder, body).unwrap();
+        encoder.finish().unwrap()
+    };
+    let body = br#"{"content": "Once"}"#;
+    let plain = DEMO.ask("POST /tokenize HTTP/1.1\r\nContent-Type: application/json", body);
+    assert_eq!(DEMO.ask(head, &zip(body)).json(), plain.json());
+    assert_eq!(DEMO.ask(head, &zip(body)[..20]).error()["code"], "invalid_body");
+    assert_eq!(DEMO.ask(head, body).error()["code"], "invalid_body");
+    assert_eq!(DEMO.ask(head, &zip(&vec![b' '; 17 << 20])).error()["code"], "body_too_large");
     let kind = DEMO.ask("POST /tokenize HTTP/1.1\r\nContent-Type: text/xml", b"<a/>");
     assert_eq!((kind.status, kind.error()["code"].clone()), (415, json!("unsupported_media_type")));
 }
