@@ -11,7 +11,7 @@ use tracewright::generate::{Prompt, SchemaNote};
 use tracewright::model::{Completion, Running, TextEvent};
 
 use crate::failure::Failure;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, ModelMetrics};
 use crate::models::Loaded;
 use crate::permit::Permit;
 use crate::reader::{AnswerReader, Reading};
@@ -44,7 +44,7 @@ pub struct Answers {
     stop: Vec<String>,
     followed: String,
     loaded: Arc<Loaded>,
-    metrics: Arc<Metrics>,
+    metrics: Arc<ModelMetrics>,
     first: Option<Duration>,
     usage: Usage,
     /// How the answers ended, for the log.
@@ -55,8 +55,9 @@ pub struct Answers {
 
 impl Answers {
     /// Starts to generate the answers. Returns an error if the options of the request are invalid.
-    pub fn begin(ask: Ask, metrics: Arc<Metrics>, permit: Permit) -> Result<Self, Failure> {
+    pub fn begin(ask: Ask, metrics: &Metrics, permit: Permit) -> Result<Self, Failure> {
         let Ask { loaded, prompts, options, count, reading, followed } = ask;
+        let metrics = metrics.model(&loaded.name);
         let (send, events) = unbounded_channel();
         let is_special =
             |name: &str| loaded.model.tokenizer().is_some_and(|all| all.special_token(name).is_some());

@@ -127,7 +127,7 @@ pub async fn complete(
                 prompts.into_iter().map(|one| tracewright::generate::Prompt { reuse, ..one.tokens.into() });
             let reading = Reading { is_plain: true, ..Reading::default() };
             let ask = Ask { loaded: of_model, prompts: prompts.collect(), options, count, reading, followed };
-            Ok((Answers::begin(ask, metrics, permit)?, echoes))
+            Ok((Answers::begin(ask, &metrics, permit)?, echoes))
         })
         .await?;
     let head = Completion { loaded, id: id("cmpl-"), created: now(), echoes, count };

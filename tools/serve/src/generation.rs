@@ -62,7 +62,7 @@ impl ChatRequest {
             let count = self.sampling.count()?;
             let followed = followed.unwrap_or_default();
             let ask = Ask { loaded, prompts: vec![prompt], options, count, reading, followed };
-            let answers = Answers::begin(ask, metrics, permit)?;
+            let answers = Answers::begin(ask, &metrics, permit)?;
             for note in answers.notes().iter().filter(|_| has_schema) {
                 tracing::warn!("the schema of a request: {note}");
             }

@@ -66,9 +66,13 @@ fn a_client_that_leaves_frees_its_slot() {
             }
         }
     }
-    wait_until("all answers to end", || serving.get("/metrics").body.contains("tracewright_answers_open 0"));
+    wait_until("all answers to end", || {
+        serving.get("/metrics").body.contains("tracewright_answers_open{model=\"demo\"} 0")
+    });
     let text = serving.get("/metrics").body;
-    let tokens = text.lines().find_map(|line| line.strip_prefix("tracewright_generated_tokens_total "));
+    let tokens = text
+        .lines()
+        .find_map(|line| line.strip_prefix("tracewright_generated_tokens_total{model=\"demo\"} "));
     // Most of 16 answers of 480 tokens were not generated.
     assert!(tokens.unwrap().parse::<u32>().unwrap() < 2000, "{text}");
     assert_eq!(

@@ -268,7 +268,7 @@ fn a_cut_answer_ends_with_an_error() {
         connection
     });
     wait_until("all answers to be open", || {
-        serving.get("/metrics").body.contains("tracewright_answers_open 3")
+        serving.get("/metrics").body.contains("tracewright_answers_open{model=\"demo\"} 3")
     });
     serving.signal("-TERM");
     for (i, mut connection) in begun.into_iter().enumerate() {

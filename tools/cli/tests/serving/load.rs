@@ -95,7 +95,7 @@ fn many_clients_lose_no_slot_and_no_memory() {
         assert!(late <= most, "{early} KiB became {late} KiB");
     }
     wait_until("all slots to be free", || {
-        serving.get("/metrics").body.contains("tracewright_answers_open 0\n")
+        serving.get("/metrics").body.contains("tracewright_answers_open{model=\"demo\"} 0\n")
     });
     let again: Vec<String> = std::thread::scope(|scope| {
         let serving = &serving;
