@@ -43,13 +43,14 @@ pub struct Answers {
     prompt_tokens: usize,
     stop: Vec<String>,
     followed: String,
+    running: Vec<Running>,
+    /// Dropped after `running`, because it frees an unloaded model on another thread.
     loaded: Arc<Loaded>,
     metrics: Arc<ModelMetrics>,
     first: Option<Duration>,
     usage: Usage,
     /// How the answers ended, for the log.
     ends: Vec<&'static str>,
-    running: Vec<Running>,
     permit: Permit,
 }
 
@@ -188,7 +189,7 @@ impl Drop for Answers {
         if self.open > 0 {
             self.ends.push("the client left");
         }
-        let Usage { prompt, cached, completion } = self.usage;
+        let Usage { prompt, cached, completion, .. } = self.usage;
         let milliseconds = |time: Duration| time.as_millis();
         tracing::info!(
             "{} `{}`: {prompt} tokens in, {cached} of them reused, {completion} tokens out, first token after {} ms, \
@@ -211,6 +212,8 @@ impl Answers {
             prompt,
             cached: prompt.saturating_sub(generated.prefill_tokens),
             completion: generated.tokens.len(),
+            prefill: generated.prefill,
+            decode: generated.decode,
         };
         let reason = match generated.finish {
             _ if has_calls => EndReason::ToolCalls,

@@ -56,6 +56,26 @@ pub async fn embed(
         }
     };
     let loaded = app.models.get(request.model.as_deref()).await?;
+    let (embeddings, tokens) = computed(&app, &loaded, request).await?;
+    let entry = |(index, numbers): (usize, &Vec<f32>)| {
+        let embedding = if as_base64 {
+            json!(STANDARD.encode(numbers.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>()))
+        } else {
+            json!(numbers)
+        };
+        json!({ "object": "embedding", "index": index, "embedding": embedding })
+    };
+    let data: Vec<Value> = embeddings.iter().enumerate().map(entry).collect();
+    let usage = json!({ "prompt_tokens": tokens, "total_tokens": tokens });
+    Ok(Json(json!({ "object": "list", "data": data, "model": loaded.name, "usage": usage })))
+}
+
+/// Computes the embeddings of a request. Returns them with the number of tokens of all texts.
+pub async fn computed(
+    app: &App,
+    loaded: &Arc<Loaded>,
+    request: EmbeddingFields,
+) -> Result<(Vec<Vec<f32>>, usize), Failure> {
     if loaded.model.reranks() {
         return Err(loaded.kind("scores pairs of texts", "compute embeddings"));
     }
@@ -78,17 +98,14 @@ pub async fn embed(
         };
         embeddings.iter_mut().filter(|_| kept < width).for_each(|numbers| shorten(numbers, kept));
     }
-    let entry = |(index, numbers): (usize, &Vec<f32>)| {
-        let embedding = if as_base64 {
-            json!(STANDARD.encode(numbers.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>()))
-        } else {
-            json!(numbers)
-        };
-        json!({ "object": "embedding", "index": index, "embedding": embedding })
-    };
-    let data: Vec<Value> = embeddings.iter().enumerate().map(entry).collect();
-    let usage = json!({ "prompt_tokens": tokens, "total_tokens": tokens });
-    Ok(Json(json!({ "object": "list", "data": data, "model": loaded.name, "usage": usage })))
+    Ok((embeddings, tokens))
+}
+
+impl EmbeddingFields {
+    /// The fields of another interface's request.
+    pub fn of(input: Value, dimensions: Option<u64>) -> Self {
+        Self { model: None, input, encoding_format: None, dimensions, prompt_name: None }
+    }
 }
 
 /// To the first numbers, with the length 1: models that are trained for it (Kusupati et al., "Matryoshka

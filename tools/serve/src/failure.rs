@@ -256,6 +256,11 @@ impl Failure {
         json!({ "type": "error", "error": { "type": kind, "message": self.message() } })
     }
 
+    /// Formats the error as Ollama does.
+    pub fn ollama(&self) -> Value {
+        json!({ "error": self.message() })
+    }
+
     /// Formats the error as OpenAI's API does.
     pub fn json(&self) -> Value {
         json!({ "error": {

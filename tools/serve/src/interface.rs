@@ -181,7 +181,9 @@ pub const OF_TOKENIZE: &[OtherField] = &[
     refused("with_pieces", &["false"]),
 ];
 
-pub const OF_SHOW: &[OtherField] = &[unused("verbose")];
+/// Fields that clients written in Go always send.
+pub const OF_SHOW: &[OtherField] =
+    &[unused("options"), refused("system", &["\"\""]), refused("template", &["\"\""]), unused("verbose")];
 
 /// The schemas of a request for generated text.
 pub fn sampled<T: JsonSchema>() -> Vec<Schema> {

@@ -21,6 +21,9 @@ const CONNECTIONS: usize = 4096;
 /// The server checks at this interval whether the caller wants to stop the server.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// The server looks at this interval for models without requests.
+const IDLE: Duration = Duration::from_millis(500);
+
 /// The time in which clients receive the last events of cut answers.
 const LAST: Duration = Duration::from_secs(2);
 
@@ -53,7 +56,8 @@ impl Server {
         options: ServeOptions,
         stop: impl Fn() -> bool,
     ) -> Result<(), ServeError> {
-        let app = App::new(Models::new(models), options, self.address.ip().is_loopback());
+        let models = Models::new(models, options.keep_alive);
+        let app = App::new(models, options, self.address.ip().is_loopback());
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .max_blocking_threads(64)
@@ -80,6 +84,7 @@ impl Server {
         let places = Arc::new(Semaphore::new(CONNECTIONS));
         let graceful = GracefulShutdown::new();
         let mut look = tokio::time::interval(LOOK);
+        let idle = tokio::spawn(unload_idle(app.clone()));
         while !stop() {
             let accepted = tokio::select! {
                 _ = look.tick() => continue,
@@ -97,6 +102,7 @@ impl Server {
                 drop(place);
             });
         }
+        idle.abort();
         drop(listener);
         tracing::info!("stopping; {} connections are open", graceful.count());
         let mut ended = std::pin::pin!(graceful.shutdown());
@@ -107,6 +113,15 @@ impl Server {
             let _ = tokio::time::timeout(LAST, ended).await;
         }
         Ok(())
+    }
+}
+
+/// Unloads idle models while the server runs.
+async fn unload_idle(app: Arc<App>) {
+    let mut look = tokio::time::interval(IDLE);
+    loop {
+        look.tick().await;
+        app.models.unload_idle();
     }
 }
 

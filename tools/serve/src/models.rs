@@ -1,10 +1,13 @@
-//! Finds models by name. The server loads a model when the first request with the model's name arrives.
+//! Finds models by name. The server loads a model when a request names it, and can unload it when it is idle.
 
 use std::error::Error;
-use std::sync::{Arc, OnceLock};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
+use errors::{escaped, shortened};
 use generate::Tokenizer;
-use tokio::sync::OnceCell;
+use tokio::runtime::Handle;
 use tracewright::Model;
 
 use crate::ServeError;
@@ -33,6 +36,23 @@ pub struct Loaded {
     pub name: String,
     pub model: Model,
     pieces: OnceLock<Vec<Vec<u8>>>,
+    /// Dropped after `model`, and then another thread frees the model.
+    gate: Option<Sender<()>>,
+}
+
+impl Drop for Loaded {
+    /// Freeing a model waits for its engine thread, which the threads for network traffic must not do.
+    fn drop(&mut self) {
+        let ((gate, model_is_dropped), model) = (channel::<()>(), self.model.clone());
+        if let Ok(runtime) = Handle::try_current() {
+            self.gate = Some(gate);
+            runtime.spawn_blocking(move || {
+                // Ends with an error, because nothing is sent.
+                let _ = model_is_dropped.recv();
+                drop(model);
+            });
+        }
+    }
 }
 
 impl Loaded {
@@ -64,66 +84,176 @@ impl Loaded {
     }
 }
 
+/// A loaded model, and when the server last saw it in use.
+struct InUse {
+    loaded: Arc<Loaded>,
+    since: Instant,
+}
+
 struct Entry {
     name: String,
     open: OpenModel,
-    loaded: OnceCell<Arc<Loaded>>,
+    /// Held while the model is opened.
+    opening: tokio::sync::Mutex<()>,
+    used: Mutex<Option<InUse>>,
+    /// The model that was loaded last, which answers can still use after it is unloaded.
+    last: Mutex<Weak<Loaded>>,
+    /// The time without requests after which the server unloads the model; `None` for no end.
+    keep_alive: Mutex<Option<Duration>>,
+}
+
+/// A model of the server, loaded or not.
+pub struct ListedModel {
+    pub name: String,
+    /// Is `None` while the model is not loaded.
+    pub loaded: Option<Arc<Loaded>>,
+    /// The time until the server unloads the model, if no request comes.
+    pub remaining: Option<Duration>,
 }
 
 /// All models of a server.
 #[derive(Clone)]
 pub struct Models {
     entries: Arc<Vec<Arc<Entry>>>,
+    /// The time without requests after which the server unloads a model, unless a request sets another.
+    keep_alive: Option<Duration>,
     /// The time when the server started, in seconds since 1970.
     pub since: u64,
 }
 
 impl Models {
-    pub fn new(models: Vec<ServedModel>) -> Self {
-        let entry = |ServedModel { name, open }| Arc::new(Entry { name, open, loaded: OnceCell::new() });
-        Self { entries: Arc::new(models.into_iter().map(entry).collect()), since: now() }
+    pub fn new(models: Vec<ServedModel>, keep_alive: Option<Duration>) -> Self {
+        let entry = |ServedModel { name, open }| {
+            let (opening, used) = (tokio::sync::Mutex::default(), Mutex::default());
+            let (keep_alive, last) = (Mutex::new(keep_alive), Mutex::default());
+            Arc::new(Entry { name, open, opening, used, last, keep_alive })
+        };
+        let entries = Arc::new(models.into_iter().map(entry).collect());
+        Self { entries, keep_alive, since: now() }
     }
 
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.entries.iter().map(|entry| entry.name.as_str())
+    pub fn list(&self) -> impl Iterator<Item = ListedModel> {
+        self.entries.iter().map(|entry| entry.listed())
     }
 
-    /// Returns the models that are already loaded.
-    pub fn loaded(&self) -> impl Iterator<Item = &Loaded> {
-        self.entries.iter().filter_map(|entry| entry.loaded.get()).map(|loaded| &**loaded)
+    /// Returns the models that are loaded.
+    pub fn loaded(&self) -> impl Iterator<Item = Arc<Loaded>> {
+        self.list().filter_map(|listed| listed.loaded)
     }
 
-    /// Returns the model with the name `name`, or the server's first model if `name` is `None`. The
-    /// first request for a model waits until the model is loaded.
+    /// Returns the model with this name, or the first model, and loads nothing.
+    pub fn find(&self, name: Option<&str>) -> Result<ListedModel, Failure> {
+        Ok(self.entry(name)?.listed())
+    }
+
+    /// Returns the model with the name `name`, or the server's first model if `name` is `None`. A request for a model
+    /// that is not loaded waits until it is.
     pub async fn get(&self, name: Option<&str>) -> Result<Arc<Loaded>, Failure> {
-        let entry = match name {
-            None => self.entries.first(),
-            Some(name) => self.entries.iter().find(|entry| entry.name == name),
-        };
-        let Some(entry) = entry.cloned() else {
-            let name = name.unwrap_or_default().to_owned();
-            return Err(Failure::Model { name, known: self.names().map(str::to_owned).collect() });
-        };
-        if let Some(loaded) = entry.loaded.get() {
-            return Ok(loaded.clone());
+        let entry = self.entry(name)?;
+        *lock(&entry.keep_alive) = self.keep_alive;
+        if let Some(loaded) = entry.current() {
+            return Ok(loaded);
         }
         // If the client disconnects, the server continues to load the model.
         let task = tokio::spawn(async move { entry.load().await });
         task.await.unwrap_or_else(|error| Err(Failure::Server { why: error.to_string() }))
     }
+
+    /// Unloads a model, and returns whether it was loaded. Running answers end first, and then free its memory.
+    pub async fn unload(&self, name: Option<&str>) -> Result<bool, Failure> {
+        let entry = self.entry(name)?;
+        let _opening = entry.opening.lock().await;
+        let was_loaded = entry.used().take().is_some();
+        if was_loaded {
+            tracing::info!("`{}` is unloaded", entry.name);
+        }
+        Ok(was_loaded)
+    }
+
+    /// Sets the time after which the server unloads the model, until the next request; `None` for no end.
+    pub fn keep(&self, name: Option<&str>, keep_alive: Option<Duration>) -> Result<(), Failure> {
+        *lock(&self.entry(name)?.keep_alive) = keep_alive;
+        Ok(())
+    }
+
+    /// Unloads the models without running answers whose time without requests is over.
+    pub fn unload_idle(&self) {
+        for entry in &*self.entries {
+            if entry.take_idle().is_some() {
+                tracing::info!("`{}` is unloaded, because no request names it", entry.name);
+            }
+        }
+    }
+
+    fn entry(&self, name: Option<&str>) -> Result<Arc<Entry>, Failure> {
+        let found = match name {
+            None => self.entries.first(),
+            Some(name) => self.entries.iter().find(|entry| entry.name == name),
+        };
+        found.cloned().ok_or_else(|| {
+            let known = self.entries.iter().map(|entry| entry.name.clone()).collect();
+            Failure::Model { name: shortened(escaped(name.unwrap_or_default()), 200), known }
+        })
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Entry {
+    fn used(&self) -> MutexGuard<'_, Option<InUse>> {
+        lock(&self.used)
+    }
+
+    fn current(&self) -> Option<Arc<Loaded>> {
+        let mut used = self.used();
+        let used = used.as_mut()?;
+        used.since = Instant::now();
+        Some(used.loaded.clone())
+    }
+
+    fn listed(&self) -> ListedModel {
+        let (used, keep_alive) = (self.used(), *lock(&self.keep_alive));
+        let remaining =
+            used.as_ref().zip(keep_alive).map(|(used, keep)| keep.saturating_sub(used.since.elapsed()));
+        ListedModel {
+            name: self.name.clone(),
+            loaded: used.as_ref().map(|used| used.loaded.clone()),
+            remaining,
+        }
+    }
+
+    /// Takes the model if no request has used it for the time `keep_alive`.
+    fn take_idle(&self) -> Option<InUse> {
+        let keep_alive = (*lock(&self.keep_alive))?;
+        let mut used = self.used();
+        let one = used.as_mut()?;
+        if Arc::strong_count(&one.loaded) > 1 {
+            one.since = Instant::now();
+        }
+        used.take_if(|one| one.since.elapsed() >= keep_alive)
+    }
+
     async fn load(self: Arc<Self>) -> Result<Arc<Loaded>, Failure> {
-        let opening = self.clone();
-        let loaded = self.loaded.get_or_try_init(|| async move {
-            let name = opening.name.clone();
-            let failed = |why: String| Failure::Load { name: name.clone(), why };
-            let opened = tokio::task::spawn_blocking(move || (opening.open)()).await;
-            let opened = opened.map_err(|error| failed(error.to_string()))?;
-            let model = opened.map_err(|error| failed(causes(&*error)))?;
-            Ok(Arc::new(Loaded { name, model, pieces: OnceLock::new() }))
-        });
-        loaded.await.cloned()
+        let _opening = self.opening.lock().await;
+        if let Some(loaded) = self.current() {
+            return Ok(loaded);
+        }
+        let running = lock(&self.last).upgrade();
+        if let Some(loaded) = running {
+            // It was unloaded, but answers still run.
+            *self.used() = Some(InUse { loaded: loaded.clone(), since: Instant::now() });
+            return Ok(loaded);
+        }
+        let (opening, name) = (self.clone(), self.name.clone());
+        let failed = |why: String| Failure::Load { name: name.clone(), why };
+        let opened = tokio::task::spawn_blocking(move || (opening.open)()).await;
+        let opened = opened.map_err(|error| failed(error.to_string()))?;
+        let model = opened.map_err(|error| failed(causes(&*error)))?;
+        let loaded = Arc::new(Loaded { name: self.name.clone(), model, pieces: OnceLock::new(), gate: None });
+        *lock(&self.last) = Arc::downgrade(&loaded);
+        *self.used() = Some(InUse { loaded: loaded.clone(), since: Instant::now() });
+        Ok(loaded)
     }
 }

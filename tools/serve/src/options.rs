@@ -30,6 +30,8 @@ pub struct ServeOptions {
     pub max_requests: usize,
     /// The time limit for receiving the headers of a request, and also for receiving the body.
     pub read_timeout: Duration,
+    /// The time without requests after which the server unloads a model. `None` keeps each loaded model.
+    pub keep_alive: Option<Duration>,
     /// The longest time that the server waits for running answers after the server has stopped
     /// accepting requests.
     pub drain: Duration,
@@ -46,6 +48,7 @@ impl Default for ServeOptions {
             max_body: 16 << 20,
             max_requests: 1024,
             read_timeout: Duration::from_secs(30),
+            keep_alive: None,
             drain: Duration::from_secs(30),
         }
     }

@@ -16,12 +16,14 @@ use tower_http::cors::{AllowOrigin, Any, CorsLayer};
 use crate::ServeOptions;
 use crate::access::check_origin;
 use crate::app::App;
-use crate::body::schema;
 use crate::failure::Failure;
 use crate::interface::Interface;
+use crate::models::ListedModel;
 use crate::openapi::{Endpoint, document};
 use crate::permit::{self, request_id};
-use crate::{chat, completions, embeddings, messages, page, rerank, responses, tokens};
+use crate::{
+    chat, completions, embeddings, loading, messages, ollama, page, props, rerank, responses, tokens,
+};
 
 /// Creates the router for all paths of the server.
 pub fn router(app: &Arc<App>) -> Router {
@@ -48,7 +50,7 @@ pub fn router(app: &Arc<App>) -> Router {
 fn endpoints() -> Vec<Endpoint> {
     let of = |path, about, route, body| Endpoint { path, about, route, body };
     let fields = |interface: &Interface| vec![interface.schema()];
-    let reranks = || vec![schema::<rerank::RerankFields>()];
+    let reranks = || fields(&rerank::RERANK);
     vec![
         of("/v1/models", "List the models", get(models), vec![]),
         of("/v1/models/{*name}", "Describe a model", get(model), vec![]),
@@ -63,7 +65,7 @@ fn endpoints() -> Vec<Endpoint> {
             "/v1/embeddings",
             "Compute embeddings of texts",
             post(embeddings::embed),
-            vec![schema::<embeddings::EmbeddingFields>()],
+            fields(&embeddings::EMBEDDINGS),
         ),
         of("/v1/rerank", "Order documents by their scores for a query", post(rerank::rerank), reranks()),
         of("/v2/rerank", "The same, in Cohere's form", post(rerank::rerank), reranks()),
@@ -86,24 +88,42 @@ fn endpoints() -> Vec<Endpoint> {
             post(messages::count),
             fields(&messages::MESSAGES),
         ),
-        of(
-            "/tokenize",
-            "Print the tokens of a text",
-            post(tokens::tokenize),
-            vec![schema::<tokens::TokenizeFields>()],
-        ),
-        of(
-            "/detokenize",
-            "Print the text of tokens",
-            post(tokens::detokenize),
-            vec![schema::<tokens::DetokenizeFields>()],
-        ),
+        of("/tokenize", "Print the tokens of a text", post(tokens::tokenize), fields(&tokens::TOKENIZE)),
+        of("/detokenize", "Print the text of tokens", post(tokens::detokenize), fields(&tokens::DETOKENIZE)),
         of(
             "/apply-template",
             "Print the prompt of a conversation",
             post(chat::apply_template),
             fields(&chat::CHAT),
         ),
+        of("/models/load", "Load a model", post(loading::load), fields(&loading::LOADING)),
+        of("/models/unload", "Unload a model", post(loading::unload), fields(&loading::LOADING)),
+        of("/api/version", "Report the version, in Ollama's form", get(props::version), vec![]),
+        of("/api/tags", "List the models, in Ollama's form", get(ollama::tags), vec![]),
+        of("/api/ps", "List the loaded models, in Ollama's form", get(ollama::running), vec![]),
+        of("/api/show", "Describe a model, in Ollama's form", post(ollama::show), fields(&ollama::SHOW)),
+        of("/api/chat", "Answer a conversation, in Ollama's form", post(ollama::chat), fields(&ollama::CHAT)),
+        of(
+            "/api/generate",
+            "Answer a question or continue a text, in Ollama's form",
+            post(ollama::generate),
+            fields(&ollama::GENERATE),
+        ),
+        of(
+            "/api/embed",
+            "Compute embeddings of texts, in Ollama's form",
+            post(ollama::embed),
+            fields(&ollama::EMBED),
+        ),
+        of(
+            "/api/embeddings",
+            "Compute the embedding of one text, for older clients of Ollama",
+            post(ollama::embeddings),
+            fields(&ollama::EMBEDDINGS),
+        ),
+        of("/props", "Report the settings of a model, as llama.cpp does", get(props::props), vec![]),
+        of("/slots", "List the slots of a model, as llama.cpp does", get(props::slots), vec![]),
+        of("/version", "Report the version, as vLLM does", get(props::version), vec![]),
         of("/metrics", "Report counts and times, for Prometheus", get(metrics), vec![]),
     ]
 }
@@ -125,6 +145,7 @@ async fn watch(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
     let path = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let path = path.unwrap_or_else(|| "other".to_owned());
     let id = request_id(request.headers());
+    let is_ollama = request.uri().path().starts_with("/api/");
     let is_anthropic = request.uri().path().starts_with("/v1/messages")
         || request.headers().contains_key("anthropic-version");
     let ServeOptions { allowed_hosts, allowed_origins, .. } = &app.options;
@@ -134,8 +155,10 @@ async fn watch(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
         Err(failure) => failure.into_response(),
     };
     let failure = response.extensions_mut().remove::<Failure>();
-    if let Some(failure) = failure.as_ref().filter(|_| is_anthropic) {
-        response = failure.respond(failure.anthropic());
+    match &failure {
+        Some(failure) if is_anthropic => response = failure.respond(failure.anthropic()),
+        Some(failure) if is_ollama => response = failure.respond(failure.ollama()),
+        _ => {}
     }
     if let Ok(id) = HeaderValue::from_str(&id) {
         // OpenAI's and Anthropic's clients report these headers.
@@ -185,26 +208,23 @@ async fn metrics(State(app): State<Arc<App>>) -> Response {
 }
 
 async fn models(State(app): State<Arc<App>>) -> Json<Value> {
-    let data: Vec<Value> = app.models.names().map(|name| described(&app, name)).collect();
+    let data: Vec<Value> = app.models.list().map(|listed| described(&app, &listed)).collect();
     Json(json!({ "object": "list", "data": data }))
 }
 
 async fn model(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<Json<Value>, Failure> {
-    match app.models.names().find(|known| *known == name) {
-        Some(name) => Ok(Json(described(&app, name))),
-        None => {
-            let known = app.models.names().map(str::to_owned).collect();
-            Err(Failure::Model { name: shortened(escaped(&name), 200), known })
-        }
-    }
+    Ok(Json(described(&app, &app.models.find(Some(&name))?)))
 }
 
 /// Formats a model in the format of OpenAI's API. If the model is loaded, the result contains the
 /// sizes of the model's context, vocabulary and batch.
-fn described(app: &App, name: &str) -> Value {
+fn described(app: &App, listed: &ListedModel) -> Value {
+    let ListedModel { name, loaded, .. } = listed;
     let mut model =
         json!({ "id": name, "object": "model", "created": app.models.since, "owned_by": "tracewright" });
-    if let Some(loaded) = app.models.loaded().find(|loaded| loaded.name == name) {
+    // As llama.cpp's server writes it.
+    model["status"] = json!({ "value": if loaded.is_some() { "loaded" } else { "unloaded" } });
+    if let Some(loaded) = loaded {
         let info = loaded.model.info();
         model["meta"] = json!({
             "context": info.context,

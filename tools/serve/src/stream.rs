@@ -1,12 +1,15 @@
-//! Streams answers as server-sent events.
+//! Streams answers as server-sent events or as lines of JSON.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::time::Duration;
 
+use axum::body::Body;
+use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
+use futures_util::{Stream, StreamExt as _};
 use serde_json::Value;
 
 use crate::answers::Answers;
@@ -50,24 +53,37 @@ struct State<E> {
 
 /// Creates a response that sends each event immediately. If the client closes the connection, the
 /// generation stops.
-pub fn respond<E: Events>(answers: Answers, mut events: E) -> Response {
+pub fn respond<E: Events>(answers: Answers, events: E) -> Response {
+    let stream = sent(answers, events).map(|sent| Ok::<_, Infallible>(event(&sent)));
+    unbuffered(Sse::new(stream).keep_alive(KeepAlive::new().interval(SILENCE)).into_response())
+}
+
+/// Creates a response that sends each event immediately as a line of JSON.
+pub fn lines<E: Events>(answers: Answers, events: E) -> Response {
+    let stream = sent(answers, events).map(|sent| Ok::<_, Infallible>(line(&sent)));
+    unbuffered(([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(stream)).into_response())
+}
+
+fn sent<E: Events>(answers: Answers, mut events: E) -> impl Stream<Item = Sent> {
     let ready = events.begin().into();
     let state = State { answers, events, ready, is_over: false };
-    let stream = unfold(state, |mut state| async move {
+    unfold(state, |mut state| async move {
         loop {
             if let Some(sent) = state.ready.pop_front() {
-                return Some((Ok::<_, Infallible>(event(&sent)), state));
+                return Some((sent, state));
             }
             if state.is_over {
                 return None;
             }
             state.next().await;
         }
-    });
-    let mut response = Sse::new(stream).keep_alive(KeepAlive::new().interval(SILENCE)).into_response();
-    // Without this header, some proxies buffer events.
-    let name = axum::http::HeaderName::from_static("x-accel-buffering");
-    response.headers_mut().insert(name, axum::http::HeaderValue::from_static("no"));
+    })
+}
+
+/// Without this header, some proxies buffer events.
+fn unbuffered(mut response: Response) -> Response {
+    let name = HeaderName::from_static("x-accel-buffering");
+    response.headers_mut().insert(name, HeaderValue::from_static("no"));
     response
 }
 
@@ -86,6 +102,13 @@ impl<E: Events> State<E> {
             }
         };
         self.ready.extend(new);
+    }
+}
+
+fn line(sent: &Sent) -> String {
+    match sent {
+        Sent::Data(value) | Sent::Named(_, value) => files::exact_json(value) + "\n",
+        Sent::Done => String::new(),
     }
 }
 

@@ -1,5 +1,7 @@
 //! [`Update`] is a part of an answer. For each API, the server converts updates to events of the API.
 
+use std::time::Duration;
+
 use generate::TokenLogprobs;
 
 /// A part of an answer that the server can send immediately.
@@ -59,6 +61,10 @@ pub struct Usage {
     /// The number of prompt tokens whose state (such as the KV cache) was reused from an earlier prompt.
     pub cached: usize,
     pub completion: usize,
+    /// The time of all calls until the first token.
+    pub prefill: Duration,
+    /// The time of all later calls.
+    pub decode: Duration,
 }
 
 impl Usage {
@@ -66,5 +72,7 @@ impl Usage {
         self.prompt += other.prompt;
         self.cached += other.cached;
         self.completion += other.completion;
+        self.prefill += other.prefill;
+        self.decode += other.decode;
     }
 }

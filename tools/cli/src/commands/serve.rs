@@ -1,4 +1,4 @@
-//! `tracewright serve` answers requests over HTTP, with the interfaces of OpenAI and Anthropic.
+//! `tracewright serve` answers requests over HTTP, with the interfaces of OpenAI, Anthropic and Ollama.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -36,6 +36,9 @@ pub struct Arguments {
     /// names; may be repeated
     #[arg(long, value_name = "NAME")]
     pub allow_host: Vec<String>,
+    /// Time in seconds without requests after which the server unloads a model; the next request loads it again
+    #[arg(long, value_name = "SECONDS")]
+    pub keep_alive: Option<u32>,
     /// Time in seconds that running answers have after Ctrl-C or SIGTERM
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub drain: u32,
@@ -77,7 +80,7 @@ impl FromStr for NamedModel {
 #[cfg(feature = "iree")]
 mod run {
     use std::path::Path;
-    use std::sync::Arc;
+    use std::sync::{Arc, Mutex, PoisonError};
     use std::time::Duration;
 
     use serve::{ApiKeys, ServeOptions, ServedModel, Server};
@@ -101,9 +104,13 @@ mod run {
             let opening = self.read(first, invocation)?;
             let (opening, defaults) = load::prepared(opening, self, interrupt, prepare)?;
             let model = load::open(opening, &self.run.build.compile, interrupt)?;
-            let opened = ServedModel { name: first.name(), open: Box::new(move || Ok(model.clone())) };
+            // The first request takes the model that is open. After the server has unloaded it, it is opened again.
+            let opened = Mutex::new(Some(model));
+            let ServedModel { name, open } = self.on_demand(first, invocation);
+            let take = move || opened.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let first = ServedModel { name, open: Box::new(move || take().map_or_else(&open, Ok)) };
             let later = others.iter().map(|model| self.on_demand(model, invocation));
-            let models = [opened].into_iter().chain(later).collect();
+            let models = [first].into_iter().chain(later).collect();
             let flags = self.sampling.clone();
             let options = ServeOptions {
                 // The flags were checked for the first model.
@@ -117,6 +124,7 @@ mod run {
                 allowed_origins: self.allow_origin.clone(),
                 allowed_hosts: self.allow_host.clone(),
                 open_objects: self.open_objects,
+                keep_alive: self.keep_alive.map(|seconds| Duration::from_secs(seconds.into())),
                 drain: Duration::from_secs(self.drain.into()),
                 max_body: (self.max_body as usize) << 20,
                 ..ServeOptions::default()

@@ -189,5 +189,51 @@ def langchain():
     assert model.invoke(turns + [SystemMessage("Be glad."), HumanMessage("Go on.")]).content
 
 
+def ollama():
+    import ollama
+
+    client = ollama.Client(host=BASE)
+    assert [model.model for model in client.list().models] == ["demo", "embedder"]
+    ask = dict(model="demo", messages=[{"role": "user", "content": QUESTION}], options={"num_predict": 24, "seed": 1})
+    whole = client.chat(**ask)
+    text = whole.message.content
+    assert text.startswith("Once upon a time") and whole.done_reason == "length" and whole.eval_count == 24
+    assert "".join(part.message.content for part in client.chat(**ask, stream=True)) == text
+    assert client.generate(model="demo", prompt=QUESTION, options=ask["options"]).response == text
+
+    import pydantic
+
+    class Animal(pydantic.BaseModel):
+        legs: int = pydantic.Field(ge=0, le=9)
+        tame: bool
+
+    answer = client.chat(**ask | {"options": {}}, format=Animal.model_json_schema()).message.content
+    assert Animal.model_validate_json(answer)
+
+    def weather(city: str) -> str:
+        """Look it up.
+
+        Args:
+            city: The name of the city.
+        """
+        return "warm"
+
+    called = client.chat(**ask, tools=[weather]).message
+    assert called.content or called.tool_calls
+    embedded = client.embed(model="embedder", input=["a brave owl", "an owl"])
+    [first, second] = embedded.embeddings
+    assert len(first) == len(second) and embedded.prompt_eval_count > 2
+    assert client.embeddings(model="embedder", prompt="an owl").embedding == second
+    assert {model.model for model in client.ps().models} == {"demo", "embedder"}
+    assert "completion" in client.show("demo").capabilities
+    assert client.generate(model="embedder", keep_alive=0).done_reason == "unload"
+    assert [model.model for model in client.ps().models] == ["demo"]
+    try:
+        client.chat(**ask | {"model": "other"})
+        raise AssertionError("there is no such model")
+    except ollama.ResponseError as error:
+        assert error.status_code == 404 and "no model `other`" in error.error, error
+
+
 globals()[sys.argv[1]]()
 print("good")

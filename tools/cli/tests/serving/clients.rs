@@ -59,6 +59,11 @@ fn langchain() {
     python("langchain");
 }
 
+#[test]
+fn ollama() {
+    python("ollama");
+}
+
 /// The folder of npm's packages, if `node` exists and the package is installed.
 fn node_package(name: &str) -> Option<PathBuf> {
     let folder = root().join(".tracewright/clients-js");

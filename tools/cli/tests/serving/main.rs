@@ -13,6 +13,7 @@ mod habits;
 mod interfaces;
 mod load;
 mod malformed;
+mod ollama;
 mod samplers;
 #[path = "../support.rs"]
 mod support;

@@ -1,0 +1,90 @@
+//! Implements `POST /api/embed`, and `POST /api/embeddings` of earlier clients.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::{load, options, plain};
+use crate::app::App;
+use crate::body::{fields, schema};
+use crate::embeddings::{EmbeddingFields, computed};
+use crate::failure::Failure;
+use crate::interface::{Interface, OF_EMBED};
+use crate::keep_alive::KeepAlive;
+
+pub static EMBED: Interface = Interface::new(|| vec![schema::<EmbedFields>()], &[OF_EMBED]);
+pub static EMBEDDINGS: Interface = Interface::new(|| vec![schema::<OneFields>()], &[]);
+
+#[derive(Deserialize, JsonSchema)]
+pub struct EmbedFields {
+    /// The name of the model.
+    model: String,
+    /// The text to embed, or a list of texts.
+    input: Value,
+    /// The number of dimensions of the embeddings.
+    dimensions: Option<u64>,
+    /// How long the model stays loaded after this request.
+    keep_alive: Option<Value>,
+    options: Option<Map<String, Value>>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub struct OneFields {
+    /// The name of the model.
+    model: String,
+    /// The text to embed.
+    prompt: String,
+    /// How long the model stays loaded after this request.
+    keep_alive: Option<Value>,
+    options: Option<Map<String, Value>>,
+}
+
+/// Answers `POST /api/embed`.
+pub async fn embed(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Value>, Failure> {
+    let start = Instant::now();
+    let _permit = app.permit()?;
+    let body = app.read_as(&EMBED, &headers, body).await?;
+    let request: EmbedFields = fields(&body)?;
+    let name = plain(&request.model);
+    let keep_alive = KeepAlive::of_field(request.keep_alive.as_ref())?;
+    let loaded = load(&app, name, keep_alive).await?;
+    let loading = start.elapsed();
+    options::fields(request.options.as_ref(), loaded.model.info().context)?;
+    let asked = EmbeddingFields::of(request.input, request.dimensions);
+    let (embeddings, tokens) = computed(&app, &loaded, asked).await?;
+    Ok(Json(json!({
+        "model": request.model,
+        "embeddings": embeddings,
+        "total_duration": start.elapsed().as_nanos() as u64,
+        "load_duration": loading.as_nanos() as u64,
+        "prompt_eval_count": tokens,
+    })))
+}
+
+/// Answers `POST /api/embeddings`.
+pub async fn embeddings(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Value>, Failure> {
+    let _permit = app.permit()?;
+    let body = app.read_as(&EMBEDDINGS, &headers, body).await?;
+    let request: OneFields = fields(&body)?;
+    let name = plain(&request.model);
+    let keep_alive = KeepAlive::of_field(request.keep_alive.as_ref())?;
+    let loaded = load(&app, name, keep_alive).await?;
+    options::fields(request.options.as_ref(), loaded.model.info().context)?;
+    let (embeddings, _) = computed(&app, &loaded, EmbeddingFields::of(json!(request.prompt), None)).await?;
+    Ok(Json(json!({ "embedding": embeddings.first() })))
+}
