@@ -105,6 +105,11 @@ impl Model {
         Ok(self.embed_tokens(self.embedding_prompts(texts, prompt_name)?)?.embeddings)
     }
 
+    /// The names of an embedding model's prompts, such as `query`.
+    pub fn prompt_names(&self) -> impl Iterator<Item = &str> {
+        self.inner.text.sentence.iter().flat_map(|sentence| sentence.prompts.keys()).map(String::as_str)
+    }
+
     /// The tokens that [`embed`](Self::embed) reads, with those of the model's prompt and special tokens.
     pub fn embedding_prompts(
         &self,

@@ -58,11 +58,7 @@ pub async fn embed(
     let loaded = app.models.get(request.model.as_deref()).await?;
     let (embeddings, tokens) = computed(&app, &loaded, request).await?;
     let entry = |(index, numbers): (usize, &Vec<f32>)| {
-        let embedding = if as_base64 {
-            json!(STANDARD.encode(numbers.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>()))
-        } else {
-            json!(numbers)
-        };
+        let embedding = if as_base64 { json!(STANDARD.encode(bytes(numbers))) } else { json!(numbers) };
         json!({ "object": "embedding", "index": index, "embedding": embedding })
     };
     let data: Vec<Value> = embeddings.iter().enumerate().map(entry).collect();
@@ -103,9 +99,14 @@ pub async fn computed(
 
 impl EmbeddingFields {
     /// The fields of another interface's request.
-    pub fn of(input: Value, dimensions: Option<u64>) -> Self {
-        Self { model: None, input, encoding_format: None, dimensions, prompt_name: None }
+    pub fn of(input: Value, dimensions: Option<u64>, prompt_name: Option<String>) -> Self {
+        Self { model: None, input, encoding_format: None, dimensions, prompt_name }
     }
+}
+
+/// The little-endian bytes of numbers.
+pub fn bytes(numbers: &[f32]) -> Vec<u8> {
+    numbers.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
 
 /// To the first numbers, with the length 1: models that are trained for it (Kusupati et al., "Matryoshka

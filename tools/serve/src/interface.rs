@@ -163,11 +163,21 @@ pub const OF_EMBEDDINGS: &[OtherField] = &[
     unused("user"),
 ];
 
+/// Fields of Cohere's requests for embeddings. No text is cut here.
+pub const OF_COHERE: &[OtherField] = &[
+    refused("images", &["[]"]),
+    refused("inputs", &["[]"]),
+    refused("max_tokens", &[]),
+    unused("priority"),
+    refused("truncate", &["\"NONE\""]),
+];
+
 /// Fields of Cohere's, Jina's and vLLM's requests for scores. No document is cut here.
 pub const OF_RERANK: &[OtherField] = &[
     refused("max_chunks_per_doc", &[]),
     refused("max_tokens_per_doc", &[]),
     unused("priority"),
+    refused("relevant_spans", &[]),
     refused("rank_fields", &["[\"text\"]"]),
     refused("truncate_prompt_tokens", &[]),
     unused("user"),

@@ -9,6 +9,7 @@ mod app;
 mod body;
 mod chat;
 mod closed;
+mod cohere;
 mod collect;
 mod completions;
 mod constraint;

@@ -22,7 +22,7 @@ use crate::models::ListedModel;
 use crate::openapi::{Endpoint, document};
 use crate::permit::{self, request_id};
 use crate::{
-    chat, completions, embeddings, loading, messages, ollama, page, props, rerank, responses, tokens,
+    chat, cohere, completions, embeddings, loading, messages, ollama, page, props, rerank, responses, tokens,
 };
 
 /// Creates the router for all paths of the server.
@@ -66,6 +66,12 @@ fn endpoints() -> Vec<Endpoint> {
             "Compute embeddings of texts",
             post(embeddings::embed),
             fields(&embeddings::EMBEDDINGS),
+        ),
+        of(
+            "/v2/embed",
+            "Compute embeddings of texts, in Cohere's form",
+            post(cohere::embed),
+            fields(&cohere::EMBED),
         ),
         of("/v1/rerank", "Order documents by their scores for a query", post(rerank::rerank), reranks()),
         of("/v2/rerank", "The same, in Cohere's form", post(rerank::rerank), reranks()),

@@ -189,6 +189,29 @@ def langchain():
     assert model.invoke(turns + [SystemMessage("Be glad."), HumanMessage("Go on.")]).content
 
 
+def cohere():
+    import math
+
+    import cohere
+
+    client = cohere.ClientV2(api_key="none", base_url=BASE)
+    ask = dict(model="embedder", texts=["a brave owl", "an owl"], embedding_types=["float", "base64"])
+    query = client.embed(input_type="search_query", **ask).embeddings.float_
+    document = client.embed(input_type="search_document", **ask).embeddings.float_
+    # The model has a prompt for each kind.
+    assert len(query) == 2 and query != document
+    short = client.embed(input_type="search_query", output_dimension=8, **ask).embeddings.float_[0]
+    assert len(short) == 8 and math.isclose(sum(x * x for x in short), 1, rel_tol=1e-5), short
+    documents = ["one two", "three", "the owl flies at night"]
+    ranked = client.rerank(model="reranker", query="the owl", documents=documents, top_n=2).results
+    assert len(ranked) == 2 and ranked[0].relevance_score >= ranked[1].relevance_score
+    try:
+        client.embed(input_type="search_query", **ask | {"model": "other"})
+        raise AssertionError("there is no such model")
+    except cohere.NotFoundError as error:
+        assert "no model" in str(error.body), error
+
+
 def ollama():
     import ollama
 

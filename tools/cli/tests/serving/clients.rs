@@ -8,10 +8,11 @@ use std::sync::LazyLock;
 use crate::client::*;
 use crate::support::*;
 
-/// A server with a model for chats and one for embeddings.
+/// A server with a model for chats, one for embeddings and one for scores.
 static BOTH: LazyLock<Serving> = LazyLock::new(|| {
     let embedder = format!("embedder={}", text(&fixture("embeddinggemma")));
-    Serving::until_the_end(&[text(&demo()), &embedder])
+    let reranker = format!("reranker={}", text(&fixture("bert-score")));
+    Serving::until_the_end(&[text(&demo()), &embedder, &reranker])
 });
 
 /// The Python packages, if they are installed.
@@ -22,13 +23,18 @@ fn packages() -> Option<PathBuf> {
 
 #[track_caller]
 fn python(client: &str) {
+    python_on(client, &BOTH);
+}
+
+#[track_caller]
+fn python_on(client: &str, serving: &Serving) {
     let Some(packages) = packages() else {
         eprintln!("clients are left out: `cargo xtask setup --clients` installs them");
         return;
     };
     let script = root().join("tools/cli/tests/serving/clients.py");
     let mut command = Command::new("python3");
-    command.arg(script).arg(client).arg(BOTH.port.to_string()).env("PYTHONPATH", packages);
+    command.arg(script).arg(client).arg(serving.port.to_string()).env("PYTHONPATH", packages);
     // No client asks another server.
     command.env("LANGSMITH_TRACING", "false").env("NO_PROXY", "*");
     assert_eq!(succeed(&mut command).out, "good\n");
@@ -60,8 +66,15 @@ fn langchain() {
 }
 
 #[test]
+fn cohere() {
+    python("cohere");
+}
+
+#[test]
 fn ollama() {
-    python("ollama");
+    let embedder = format!("embedder={}", text(&fixture("embeddinggemma")));
+    // It unloads a model.
+    python_on("ollama", &Serving::of(&[text(&demo()), &embedder]));
 }
 
 /// The folder of npm's packages, if `node` exists and the package is installed.

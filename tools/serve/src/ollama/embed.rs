@@ -61,7 +61,7 @@ pub async fn embed(
     let loaded = load(&app, name, keep_alive).await?;
     let loading = start.elapsed();
     options::fields(request.options.as_ref(), loaded.model.info().context)?;
-    let asked = EmbeddingFields::of(request.input, request.dimensions);
+    let asked = EmbeddingFields::of(request.input, request.dimensions, None);
     let (embeddings, tokens) = computed(&app, &loaded, asked).await?;
     Ok(Json(json!({
         "model": request.model,
@@ -85,6 +85,7 @@ pub async fn embeddings(
     let keep_alive = KeepAlive::of_field(request.keep_alive.as_ref())?;
     let loaded = load(&app, name, keep_alive).await?;
     options::fields(request.options.as_ref(), loaded.model.info().context)?;
-    let (embeddings, _) = computed(&app, &loaded, EmbeddingFields::of(json!(request.prompt), None)).await?;
+    let (embeddings, _) =
+        computed(&app, &loaded, EmbeddingFields::of(json!(request.prompt), None, None)).await?;
     Ok(Json(json!({ "embedding": embeddings.first() })))
 }
