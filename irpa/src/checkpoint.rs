@@ -5,6 +5,7 @@ use crate::error::{ArchiveError, RowsProblem};
 use crate::gguf::{BlockFormat, Gguf, StoredNumbers};
 use crate::index::PassedOver;
 use crate::joined::Parts;
+use crate::low_rank::{LowRank, Updates};
 use crate::mapped::MappedFile;
 use crate::rows::{BLOCKS, BlockRows};
 use crate::unsupported::UnsupportedFormat;
@@ -40,7 +41,7 @@ pub struct Checkpoint {
     passed_over: Option<PassedOver>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct CheckpointTensor {
     pub name: String,
     /// The name in the file. Several tensors can be parts of the same one.
@@ -58,6 +59,18 @@ pub struct CheckpointTensor {
     pub(crate) without_ones: bool,
     /// The further tensors that describe the numbers, such as scales: the file's index and the range of bytes.
     pub(crate) parts: Vec<(usize, Range<usize>)>,
+    /// Changed by an adapter, so the numbers differ from those of the model's own files.
+    pub is_adapted: bool,
+    pub(crate) updates: Vec<TensorUpdate>,
+}
+
+/// A [`LowRank`] whose tensors are in the files of the checkpoint.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct TensorUpdate {
+    pub low_rank: LowRank,
+    pub a: CheckpointTensor,
+    pub b: CheckpointTensor,
+    pub magnitude: Option<CheckpointTensor>,
 }
 
 /// How the file's order differs from the model's; the conversion to GGUF, for example, changes some tensors.
@@ -77,12 +90,13 @@ pub enum StoredOrder {
 }
 
 /// In the order of the file.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct TensorNumbers<'a> {
     bytes: &'a [u8],
     stored: StoredNumbers,
     element: Option<ElementType>,
     parts: Parts<'a>,
+    updates: Updates,
 }
 
 impl TensorNumbers<'_> {
@@ -91,6 +105,11 @@ impl TensorNumbers<'_> {
     /// # Panics
     /// Panics if the tensor has fewer than `start + out.len()` numbers.
     pub fn read(&self, start: usize, out: &mut [f32]) {
+        self.read_stored(start, out);
+        self.updates.apply(start, out);
+    }
+
+    fn read_stored(&self, start: usize, out: &mut [f32]) {
         match (self.stored, self.element) {
             (StoredNumbers::Blocks(format), _) => format.decode(self.bytes, start, out),
             (StoredNumbers::Rows(format, length), _) => {
@@ -117,6 +136,7 @@ impl TensorNumbers<'_> {
     /// unchanged.
     pub fn quantized(&self, start: usize, count: usize) -> Option<Quantized> {
         match self.stored {
+            _ if !self.updates.is_empty() => None,
             StoredNumbers::Blocks(format) if count == format.together() => {
                 format.quantized(self.bytes, start)
             }
@@ -192,6 +212,8 @@ impl Checkpoint {
                 without_ones: true,
                 file: tensor.file,
                 parts: Vec::new(),
+                is_adapted: false,
+                updates: Vec::new(),
             };
             (tensor.name.clone(), tensor)
         };
@@ -328,6 +350,7 @@ impl Checkpoint {
         let tensor = self.require(name)?;
         let (path, name) = (self.file(tensor).to_owned(), name.to_owned());
         match (tensor.stored, tensor.element()) {
+            _ if !tensor.updates.is_empty() => Ok(TensorType::new(ElementType::F32, tensor.shape.clone())),
             (StoredNumbers::Mxfp4, _) => {
                 Err(ArchiveError::Blocks { path, name, format: BlockFormat::Mxfp4.word() })
             }
@@ -342,7 +365,7 @@ impl Checkpoint {
         }
     }
 
-    /// Little-endian, perhaps unaligned.
+    /// Little-endian, perhaps unaligned; without the updates of an adapter.
     pub fn data(&self, name: &str) -> Result<&[u8], ArchiveError> {
         let tensor = self.require(name)?;
         Ok(&self.files[tensor.file].1[tensor.range.clone()])
@@ -358,12 +381,17 @@ impl Checkpoint {
     /// In the order of the file.
     pub fn numbers(&self, name: &str) -> Result<TensorNumbers<'_>, ArchiveError> {
         let tensor = self.require(name)?;
-        let (bytes, stored) = (self.data(name)?, tensor.stored);
+        let base = self.stored_numbers(tensor);
+        Ok(TensorNumbers { updates: self.updates(tensor, &base)?, ..base })
+    }
+
+    pub(crate) fn stored_numbers(&self, tensor: &CheckpointTensor) -> TensorNumbers<'_> {
+        let (bytes, stored) = (&self.files[tensor.file].1[tensor.range.clone()], tensor.stored);
         let mut parts = Parts::default();
         for (part, (file, range)) in parts.iter_mut().zip(&tensor.parts) {
             *part = &self.files[*file].1[range.clone()];
         }
-        Ok(TensorNumbers { bytes, stored, element: tensor.element(), parts })
+        TensorNumbers { bytes, stored, element: tensor.stored_element(), parts, updates: Updates::default() }
     }
 
     /// The stored types may differ.
@@ -374,7 +402,7 @@ impl Checkpoint {
         if (a.arranged, &a.shape) != (b.arranged, &b.shape) {
             return false;
         }
-        if a.stored == b.stored {
+        if a.stored == b.stored && a.updates.is_empty() && b.updates.is_empty() {
             return (left.bytes, left.parts) == (right.bytes, right.parts);
         }
         let count: usize = a.shape.iter().product();
@@ -389,7 +417,7 @@ impl Checkpoint {
             })
     }
 
-    fn require(&self, name: &str) -> Result<&CheckpointTensor, ArchiveError> {
+    pub(crate) fn require(&self, name: &str) -> Result<&CheckpointTensor, ArchiveError> {
         self.get(name).ok_or_else(|| ArchiveError::NoTensor { path: self.path.clone(), name: name.into() })
     }
 
@@ -413,6 +441,8 @@ impl Checkpoint {
             without_ones: false,
             file,
             parts: Vec::new(),
+            is_adapted: false,
+            updates: Vec::new(),
         };
         let mut tensors: Vec<_> = metadata.tensors().into_iter().map(tensor).collect();
         if let Some(text) = metadata.metadata().as_ref().and_then(|texts| texts.get(BLOCKS)) {
@@ -489,8 +519,10 @@ impl CheckpointTensor {
         self.shape == shape || (self.without_ones && short(&self.shape) == short(shape))
     }
 
+    /// `None` after the update of an adapter.
     pub fn blocks(&self) -> Option<BlockFormat> {
         match self.stored {
+            _ if !self.updates.is_empty() => None,
             StoredNumbers::Blocks(format) | StoredNumbers::Rows(format, _) => Some(format),
             StoredNumbers::Mxfp4 => Some(BlockFormat::Mxfp4),
             StoredNumbers::Joined(joined) => Some(joined.blocks()),
@@ -498,16 +530,30 @@ impl CheckpointTensor {
         }
     }
 
+    /// F32 after the update of an adapter, because readers compute the sum in f32.
     pub fn element(&self) -> Option<ElementType> {
-        let StoredNumbers::Each(dtype) = self.stored else { return None };
-        match dtype {
-            Dtype::F32 => Some(ElementType::F32),
-            Dtype::F16 => Some(ElementType::F16),
-            Dtype::BF16 => Some(ElementType::Bf16),
-            Dtype::I32 => Some(ElementType::I32),
-            Dtype::I8 => Some(ElementType::I8),
-            Dtype::BOOL => Some(ElementType::I1),
-            _ => None,
-        }
+        if self.updates.is_empty() { self.stored_element() } else { Some(ElementType::F32) }
+    }
+
+    /// Whether an adapter adds numbers to those of the file.
+    pub fn is_merged(&self) -> bool {
+        !self.updates.is_empty()
+    }
+
+    /// Whether [`Checkpoint::data`] has the numbers of the model's tensor in its order.
+    pub fn is_plain(&self) -> bool {
+        self.element().is_some() && self.arranged == StoredOrder::Same && self.updates.is_empty()
+    }
+}
+
+pub(crate) fn element(dtype: Dtype) -> Option<ElementType> {
+    match dtype {
+        Dtype::F32 => Some(ElementType::F32),
+        Dtype::F16 => Some(ElementType::F16),
+        Dtype::BF16 => Some(ElementType::Bf16),
+        Dtype::I32 => Some(ElementType::I32),
+        Dtype::I8 => Some(ElementType::I8),
+        Dtype::BOOL => Some(ElementType::I1),
+        _ => None,
     }
 }

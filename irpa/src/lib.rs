@@ -25,6 +25,7 @@
 //! # Ok::<(), ArchiveError>(())
 //! ```
 
+mod adapted;
 mod archive;
 mod checkpoint;
 mod convert;
@@ -42,6 +43,7 @@ mod index;
 mod join_problem;
 mod joined;
 mod layouts;
+mod low_rank;
 mod mapped;
 mod model_files;
 mod not_finite;
@@ -52,6 +54,7 @@ mod unsupported;
 mod weight_files;
 mod write;
 
+pub use adapted::TensorChange;
 pub use archive::{Archive, Entry, EntryData, Verified};
 pub use checkpoint::{Checkpoint, CheckpointTensor, StoredOrder, TensorNumbers};
 pub use convert::convert;
@@ -64,6 +67,7 @@ pub use index::{PassedOver, ShardDifference};
 pub use join_problem::{JoinProblem, PartProblem};
 pub use joined::{CodeOrder, Joined, JoinedFloats, JoinedIntegers};
 pub use layouts::{FloatScale, FloatsLayout, IntegersLayout, JoinedLayout};
+pub use low_rank::LowRank;
 pub use model_files::ModelFiles;
 pub use not_finite::{NotFinite, NumberPlace};
 pub use progress::{Progress, Tracker, Watch};

@@ -330,7 +330,7 @@ pub fn export(
     let mut manifest = program.manifest(plan, mesh.map(|mesh| &mesh.mesh), model);
     let modules: Vec<String> = manifest.entry_points.iter().map(|entry| entry.module.clone()).collect();
     let folder = ExportFolder::new(model, out, modules.iter().map(String::as_str).chain([MADE]))?;
-    let (made, plain): (Vec<&Parameter>, Vec<_>) = parameters.iter().partition(|p| p.recipe.is_some());
+    let (made, plain): (Vec<&Parameter>, Vec<_>) = parameters.iter().partition(|p| is_made(checkpoint, p));
     folder.fill(|out| {
         let mut weights = Vec::new();
         if !made.is_empty() {
@@ -356,6 +356,11 @@ pub fn export(
         dir::put_manifest(out, &manifest)?;
         Ok(manifest)
     })
+}
+
+/// Whether the model's own files do not have the weight.
+fn is_made(checkpoint: &Checkpoint, parameter: &Parameter) -> bool {
+    parameter.recipe.is_some() || checkpoint.get(&parameter.key).is_some_and(|tensor| tensor.is_adapted)
 }
 
 fn stored_weight(

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use bake::BakeOptions;
 use files::ModuleCache;
 use generate::{Xla, XlaFunction};
-use irpa::{Archive, Checkpoint, StoredOrder};
+use irpa::{Archive, Checkpoint};
 use lower::{Sharding, Shards};
 use pjrt::{Client, PjrtBuffer, Placement, XlaOptions};
 use targets::{DeviceKind, DeviceName};
@@ -262,8 +262,8 @@ fn is_stored(checkpoint: &Checkpoint, parameter: &Parameter) -> bool {
     let tensor = checkpoint.get(&parameter.key);
     parameter.recipe.is_none()
         && tensor.is_some_and(|tensor| {
-            tensor.element() == Some(parameter.ty.element)
+            tensor.is_plain()
+                && tensor.element() == Some(parameter.ty.element)
                 && tensor.shape == parameter.ty.shape
-                && tensor.arranged == StoredOrder::Same
         })
 }

@@ -26,8 +26,8 @@ enum PieceSource<'a> {
 }
 
 impl<'a> PieceReader<'a> {
-    /// With `grouped`, the archive stores quantized groups, and numbers of the checkpoint's blocks are not
-    /// rounded.
+    /// With `grouped`, the archive stores quantized groups, and numbers of the checkpoint's blocks and sums with
+    /// an adapter are not rounded before.
     pub(crate) fn new(
         recipe: &'a Recipe,
         checkpoint: &'a Checkpoint,
@@ -76,11 +76,13 @@ impl<'a> PieceReader<'a> {
         let numbers = checkpoint.numbers(key)?;
         let tensor = checkpoint.get(key);
         let in_blocks = tensor.is_some_and(|tensor| tensor.blocks().is_some());
-        let kept = grouped && in_blocks;
+        let is_merged = tensor.is_some_and(CheckpointTensor::is_merged);
+        let kept = grouped && (in_blocks || is_merged);
         let stored = tensor.and_then(CheckpointTensor::element);
         let as_stored = |shape: Vec<usize>, element: ElementType| {
             let rounded = (!kept && stored != Some(element)).then_some(element);
-            let (converts, ty) = (in_blocks || rounded.is_some(), TensorType::new(element, shape));
+            let converts = in_blocks || is_merged || rounded.is_some();
+            let ty = TensorType::new(element, shape);
             Self { ty, converts, from: PieceSource::Source(numbers, rounded) }
         };
         let one = |op: Op, operand: Self| Self::op(Cow::Owned(op), vec![operand]);

@@ -3,7 +3,7 @@
 
 use rayon::prelude::*;
 
-use irpa::{ArchiveError, Checkpoint, Sink, StoredOrder};
+use irpa::{ArchiveError, Checkpoint, Sink};
 use ops::format::{PANEL, Quantized};
 use ops::ops::{Pack, Quantize};
 use ops::{Op, TensorType, Value, WeightFormat};
@@ -30,7 +30,7 @@ fn write_source(
     sink: &mut Sink<'_>,
 ) -> Result<(), ArchiveError> {
     match checkpoint.get(key) {
-        Some(tensor) if tensor.blocks().is_some() || tensor.arranged != StoredOrder::Same => {
+        Some(tensor) if tensor.blocks().is_some() || (tensor.element().is_some() && !tensor.is_plain()) => {
             let recipe = Recipe::Source(key.to_owned(), ty.clone());
             write_made(&recipe, checkpoint, sink)
         }
@@ -81,7 +81,7 @@ pub fn value(checkpoint: &Checkpoint, key: &str, ty: &TensorType) -> Option<Valu
     let tensor = checkpoint.get(key).filter(|tensor| tensor.has_shape(&ty.shape))?;
     match tensor.element() {
         // Without a conversion through f32, this value is exact for types with more precision than f32.
-        Some(_) if tensor.arranged == StoredOrder::Same => {
+        Some(_) if tensor.is_plain() => {
             let value = Value::from_bytes(checkpoint.ty(key).ok()?, checkpoint.data(key).ok()?);
             Some(if value.ty == *ty { value } else { Value::new(ty.clone(), value.data) })
         }

@@ -397,9 +397,9 @@ pub fn cached_archive(
     Ok((Archive::open(&path)?, Some(baked)))
 }
 
-/// A hash of parameters and files, by path, size, modification time, and on Unix inode and change time: one
-/// of them changes when a file is rewritten. Hashing gigabytes at every start would take longer than loading
-/// them.
+/// A hash of parameters, of adapters' changes, and of files: by path, size, modification time, and on Unix inode and
+/// change time. One of them changes when a file is rewritten. Hashing gigabytes at every start would take longer than
+/// loading them.
 fn archive_key(checkpoint: &Checkpoint, parameters: &[Parameter]) -> Result<String, LoadError> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&ROUNDING.to_le_bytes());
@@ -419,6 +419,7 @@ fn archive_key(checkpoint: &Checkpoint, parameters: &[Parameter]) -> Result<Stri
             }
         }
     }
+    hasher.update(checkpoint.changes().as_bytes());
     for parameter in parameters {
         let mut recipe = String::new();
         parameter.recipe.iter().for_each(|made| made.print(&mut recipe));
