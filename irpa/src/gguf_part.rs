@@ -29,10 +29,7 @@ impl fmt::Display for GgufPart {
             Self::Adapter { base } => {
                 f.write_str("a LoRA adapter")?;
                 base.iter().try_for_each(|base| write!(f, " of `{}`", errors::escaped(base)))?;
-                f.write_str(
-                    ", expected a whole model; merge both files with `llama-export-lora -m MODEL --lora ADAPTER -o MERGED` \
-                     of llama.cpp, and name the merged file",
-                )
+                f.write_str(", expected a whole model; open the model, and add the adapter to it")
             }
             Self::Imatrix => write!(f, "an importance matrix for quantization, {MODEL}"),
             Self::ControlVector => {

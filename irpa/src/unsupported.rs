@@ -58,10 +58,11 @@ impl fmt::Display for UnsupportedFormat {
             Self::StandIn(found) => f.write_str(found.what()),
             Self::Adapter { kind, base } => {
                 write!(f, "a PEFT adapter ({kind}), not a whole model; ")?;
-                match base {
-                    Some(base) => write!(f, "load the adapter on `{base}` with PEFT")?,
-                    None => f.write_str("load the adapter on its base model with PEFT")?,
+                let base = base.as_ref().map_or_else(|| "its base model".to_owned(), |base| format!("`{base}`"));
+                if kind == "LORA" {
+                    return write!(f, "open {base}, and add the adapter to it");
                 }
+                write!(f, "load the adapter on {base} with PEFT")?;
                 f.write_str(", and save the result: `model.merge_and_unload().save_pretrained(…)`")
             }
             Self::Pipeline => f.write_str(

@@ -26,6 +26,13 @@ pub enum OpenWarning {
     UntiedHead(UntiedHead),
     /// The folder of the model contains additional weight files, which Tracewright ignores.
     PassedOver(PassedOver),
+    /// An adapter changes matrices that the model's file stores in a quantized format.
+    Unquantized {
+        /// The number of such matrices.
+        matrices: usize,
+        /// The formats in the file.
+        formats: Vec<String>,
+    },
     /// A key of `generation_config.json` would change the model's texts, but is not applied.
     UnappliedKey {
         /// The name of the key.
@@ -40,6 +47,12 @@ impl fmt::Display for OpenWarning {
         match self {
             Self::UntiedHead(head) => head.fmt(f),
             Self::PassedOver(other) => other.fmt(f),
+            Self::Unquantized { matrices, formats } => write!(
+                f,
+                "the adapter changes {matrices} matrices that the file stores as {}; the sums are stored \
+                 unquantized, unless you select a format",
+                formats.join(", ")
+            ),
             Self::UnappliedKey { key, found } => {
                 write!(f, "`{key}` in `generation_config.json` is `{found}`, which has no effect here")
             }

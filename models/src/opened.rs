@@ -8,7 +8,7 @@ use irpa::{ArchiveError, Checkpoint, ModelFiles};
 use trace::{Ignorable, Quantization};
 
 use crate::config::ConfigError;
-use crate::family::{Family, Stacks};
+use crate::family::{Family, GgufFamily, Stacks, TOWER_PREFIXES};
 use crate::gguf::{self, Renaming};
 use crate::quantized::stored_in;
 use crate::sentence::SentenceConfig;
@@ -55,8 +55,11 @@ enum Names {
     Family {
         prefixes: &'static [(&'static str, &'static str)],
         stacks: Stacks,
+        embedding: &'static str,
         /// The key of the embedding table, if the output head is tied to it.
         tied: Option<&'static str>,
+        /// The family's names in GGUF files.
+        gguf: Option<&'static GgufFamily>,
         folders: Vec<String>,
         storage: Storage,
     },
@@ -199,12 +202,18 @@ impl ModelKind {
 }
 
 impl Naming {
+    /// Whether the output head is the embedding table.
+    pub(crate) fn is_tied(&self) -> bool {
+        matches!(&self.0, Names::Family { tied: Some(_), .. })
+    }
+
     /// The names of a family. `tied` is true if the output head is tied to the embedding table.
     /// `folders` next to the checkpoint have further tensors.
     pub(crate) fn of(family: &'static Family, tied: bool, folders: Vec<String>) -> Self {
         let &Family { prefixes, stacks, embedding, .. } = family;
         let (tied, storage) = (tied.then_some(embedding), Storage::default());
-        Self(Names::Family { prefixes, stacks, tied, folders, storage })
+        let gguf = family.gguf.as_ref();
+        Self(Names::Family { prefixes, stacks, embedding, tied, gguf, folders, storage })
     }
 
     /// For a folder with quantized weights.
@@ -232,6 +241,42 @@ impl Naming {
                     None => named,
                 }
             }
+        }
+    }
+
+    /// The possible names in the network of a weight that HF transformers names `weight`, the most likely one first.
+    pub(crate) fn of_weight(&self, weight: &str) -> Vec<String> {
+        let prefixes = match &self.0 {
+            Names::Own => &[],
+            Names::Family { prefixes, .. } => *prefixes,
+            Names::Gguf(renaming) => renaming.prefixes,
+        };
+        let renamed = [prefixes, TOWER_PREFIXES].into_iter().filter_map(|prefixes| {
+            prefixes.iter().find_map(|(from, to)| Some(format!("{to}{}", weight.strip_prefix(from)?)))
+        });
+        renamed.chain([weight.to_owned()]).collect()
+    }
+
+    /// The name of the embedding table; `None` for a network of your own.
+    pub(crate) fn embedding(&self) -> Option<&'static str> {
+        match &self.0 {
+            Names::Own => None,
+            Names::Family { embedding, .. } => Some(embedding),
+            Names::Gguf(renaming) => Some(renaming.embedding),
+        }
+    }
+
+    /// The names in GGUF files with the given `general.architecture`; `None` if the network is of another one. `heads`
+    /// are those of queries and of keys, for a network that is no GGUF file itself.
+    pub(crate) fn in_gguf(&self, architecture: &str, heads: impl FnOnce() -> [usize; 2]) -> Option<Renaming> {
+        match &self.0 {
+            Names::Gguf(renaming) => renaming.is_of(architecture).then(|| renaming.clone()),
+            Names::Family { gguf: Some(gguf), .. } => {
+                let renaming = Renaming::of(gguf);
+                let heads = renaming.is_of(architecture).then(heads).filter(|heads| heads[0] > 0)?;
+                Some(renaming.with_heads(heads))
+            }
+            _ => None,
         }
     }
 

@@ -337,10 +337,15 @@ impl<'a, E: Executor> Sequences<'a, E> {
         }
     }
 
-    /// Returns a fingerprint of the checkpoint's files and of the archive with computed weights.
+    /// Returns a fingerprint of the files of checkpoint and adapters, and of the archive with computed weights.
     fn fingerprint_of_files(&self) -> Result<String, ModelError> {
         let mut hasher = blake3::Hasher::new();
-        hasher.update(self.from.files.checkpoint()?.content_blake3().as_bytes());
+        let checkpoint = match self.from.source {
+            Source::Checkpoint(model) => &model.weights(self.from.files)?,
+            Source::Export(..) => self.from.files.checkpoint()?,
+        };
+        hasher.update(checkpoint.content_blake3().as_bytes());
+        hasher.update(checkpoint.changes().as_bytes());
         if self.build.archive != self.from.files.path() {
             hasher.update(Archive::open(&self.build.archive)?.table_blake3().as_bytes());
         }

@@ -11,7 +11,7 @@ use hub::HubError;
 use irpa::ArchiveError;
 use models::config::ConfigError;
 use models::fit::FitError;
-use models::{MtpError, OtherSizes, UnknownPrompt};
+use models::{LoraError, MtpError, OtherSizes, UnknownPrompt};
 use pjrt::PjrtError;
 use runtime::{CompileError, RuntimeError};
 use targets::{DeviceKind, DeviceName, Mesh, ShardRule};
@@ -44,6 +44,9 @@ pub enum ModelError {
     /// The `config.json` cannot be read, or has invalid values.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// An adapter cannot be added to the model.
+    #[error(transparent)]
+    Lora(#[from] LoraError),
     /// The name of a model on the Hugging Face hub could not be resolved.
     #[error(transparent)]
     Hub(#[from] HubError),

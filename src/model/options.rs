@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use etcetera::BaseStrategy as _;
 use generate::{ConstraintProgram, GenerateError, GenerateOptions, TokenOptions};
 use hub::{Hub, HubError};
-use models::ReadModel;
+use models::{LoraFile, ReadModel};
 use program::NumericOptions;
 use runtime::Compiler;
 use targets::{DeviceName, Mesh, ShardRule, Target};
@@ -66,6 +66,8 @@ pub struct OpenOptions {
     pub speculate: Speculation,
     /// Whether to compare all weights with the hashes in the archive before loading the weights.
     pub verify: bool,
+    /// Low-rank adapters, which Tracewright adds to the weights one after the other; by default none.
+    pub lora: Vec<LoraFile>,
     /// Unknown keys of `config.json` that Tracewright ignores. All others are errors.
     pub allow_config_keys: Vec<String>,
     /// Reads the configuration of a network. Set a function of your own to add architectures.
@@ -185,6 +187,7 @@ impl Default for OpenOptions {
             score: false,
             speculate: Speculation::default(),
             verify: false,
+            lora: Vec::new(),
             allow_config_keys: Vec::new(),
             read: models::read,
             compiler: None,

@@ -80,6 +80,7 @@ impl Source {
             return Ok((Self::Export(Box::new(manifest), longest), Vec::new()));
         }
         let fitted = fit::open(options.read, files, &options.allow_config_keys)?;
+        let fitted = fitted.with_adapters(files, &options.lora)?;
         Ok((Self::Checkpoint(Box::new(fitted.network)), fitted.warnings))
     }
 
@@ -311,6 +312,7 @@ fn check_as_exported(manifest: &IreeManifest, asked: &OpenOptions) -> Result<(),
         ("tuning", asked.tuning.is_some()),
         ("plugin", asked.plugin.is_some()),
         ("mesh", asked.mesh.is_some()),
+        ("lora", !asked.lora.is_empty()),
     ];
     for (option, given) in given {
         if given {

@@ -12,9 +12,9 @@ use tracewright::bake;
 use tracewright::dsl::EntryPoint;
 use tracewright::errors::WithPath as _;
 use tracewright::generate::{Evaluator, Executor, Generated, Network, Session, TokenOptions};
-use tracewright::irpa::Checkpoint;
+use tracewright::irpa::ModelFiles;
 use tracewright::lower::Weights;
-use tracewright::models;
+use tracewright::models::{self, LoraFile, fit};
 use tracewright::ops::{ElementType, TensorType, Value};
 use tracewright::runtime::{Buffer, Device, VmValue};
 use tracewright::simplify::Rules;
@@ -390,6 +390,8 @@ pub struct BuildOptions {
     pub device: Device,
     /// Keys that the configuration may have although nothing reads them.
     pub allowed_keys: Vec<String>,
+    /// Adapters that are added to the weights.
+    pub adapters: Vec<LoraFile>,
 }
 
 impl BuildOptions {
@@ -407,6 +409,7 @@ impl BuildOptions {
             target: level::target(),
             device: Device::LocalSync,
             allowed_keys: golden.allowed_keys.clone(),
+            adapters: Vec::new(),
         }
     }
 }
@@ -418,7 +421,12 @@ fn recorded(
     entries: &[&str],
     edit: impl FnOnce(Trace) -> Result<Trace>,
 ) -> Result<(Plan, Trace)> {
-    let network = models::read(model, &sizes.allowed_keys)?;
+    let files = ModelFiles::at(model);
+    let network = if sizes.adapters.is_empty() {
+        models::read(files, &sizes.allowed_keys)?
+    } else {
+        fit::open(models::read, &files, &sizes.allowed_keys)?.with_adapters(&files, &sizes.adapters)?.network
+    };
     let plan = Plan::new(network, Some(sizes.element), Some(sizes.context), Some(sizes.chunk))?;
     let plan = Plan {
         batch: sizes.batch,
@@ -444,7 +452,7 @@ pub fn build(
 ) -> Result<Subject> {
     let (plan, trace) = recorded(model, sizes, entries, edit)?;
     let lowered = plan.lower(&trace)?;
-    let checkpoint = plan.named(Checkpoint::open(model)?);
+    let checkpoint = plan.model.weights(&model.into())?;
     let built = Built::new(lowered, &trace, &checkpoint, sizes.device)?;
     let network = Network::new(&built.runtime, &built.program, &built.module.signatures)?;
     Ok(Subject { network, built })
@@ -483,7 +491,7 @@ pub fn evaluated<R>(
     then: impl FnOnce(&Network<Evaluator<'_>>) -> Result<R>,
 ) -> Result<R> {
     let (plan, trace) = recorded(model, sizes, entries, edit)?;
-    let checkpoint = plan.named(Checkpoint::open(model)?);
+    let checkpoint = plan.model.weights(&model.into())?;
     let parameters = trace.parameters()?;
     let sources = parameters.iter().flat_map(Parameter::sources);
     let values: HashMap<&str, Option<Value>> =

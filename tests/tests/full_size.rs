@@ -87,6 +87,7 @@ fn options(element: ElementType, weights: Weights, chunk: usize, context: usize)
         target: level::target(),
         device: Device::LocalSync,
         allowed_keys: Vec::new(),
+        adapters: Vec::new(),
     }
 }
 

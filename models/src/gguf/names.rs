@@ -14,6 +14,9 @@ pub(crate) struct Renaming {
     gguf: &'static GgufFamily,
     architecture: &'static str,
     stacks: Stacks,
+    /// The pairs of prefixes of the family's Hugging Face files, and their name of the embedding table.
+    pub(crate) prefixes: Names,
+    pub(crate) embedding: &'static str,
     /// Query and key-value heads.
     heads: [usize; 2],
     /// The number of layers before the layers for multi-token prediction; `None` if there are no such layers.
@@ -74,17 +77,36 @@ impl Renaming {
             gguf: metadata.gguf,
             architecture: metadata.architecture,
             stacks: metadata.family.stacks,
+            prefixes: metadata.family.prefixes,
+            embedding: metadata.family.embedding,
             heads: [queries, heads[1].unwrap_or(queries)],
             layers: metadata.further_layers().and_then(|_| metadata.layers()),
         }
     }
 
-    pub(super) fn of(gguf: &'static GgufFamily) -> Self {
-        Self { gguf, architecture: gguf.architecture, stacks: &[], heads: [0, 0], layers: None }
+    pub(crate) fn of(gguf: &'static GgufFamily) -> Self {
+        let (architecture, heads) = (gguf.architecture, [0, 0]);
+        Self { gguf, architecture, stacks: &[], prefixes: &[], embedding: "", heads, layers: None }
+    }
+
+    pub(crate) fn with_heads(self, heads: [usize; 2]) -> Self {
+        Self { heads, ..self }
+    }
+
+    /// Whether `general.architecture` of a file can have this value.
+    pub(crate) fn is_of(&self, architecture: &str) -> bool {
+        self.gguf.architecture == architecture || self.gguf.also.contains(&architecture)
+    }
+
+    /// How a file orders the rows of `tensor`, which has as many as the weight `weight`.
+    pub(crate) fn order(&self, weight: &str, tensor: &CheckpointTensor) -> StoredOrder {
+        let (_, part) = place(weight);
+        let (part, end) = part.rsplit_once('.').unwrap_or((part, ""));
+        (self.gguf.arranged)(part, end, self.heads, &mut tensor.clone())
     }
 
     /// `None` if the network has no such tensor.
-    pub(super) fn name(&self, tensor: &str) -> Option<String> {
+    pub(crate) fn name(&self, tensor: &str) -> Option<String> {
         let (layer, part) = place(tensor);
         let (own, common) = match layer {
             Some(_) => (self.gguf.parts, LAYER),

@@ -12,6 +12,7 @@ mod gguf_split;
 mod goldens;
 mod keys;
 mod llama;
+mod lora;
 mod mtp;
 mod rope;
 #[path = "../support/mod.rs"]

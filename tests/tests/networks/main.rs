@@ -16,6 +16,7 @@ mod gguf;
 mod gguf_keys;
 mod kv;
 mod long;
+mod lora;
 mod machines;
 mod mixed;
 mod model;

@@ -250,6 +250,7 @@ fn s2_a_checkpoint_of_another_type_is_converted_and_reported() {
             target: Target::host(),
             device: Device::LocalSync,
             allowed_keys: Vec::new(),
+            adapters: Vec::new(),
         },
         ALL,
         Ok,

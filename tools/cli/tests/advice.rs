@@ -46,7 +46,8 @@ pub fn parts(folder: &Path) -> Vec<(PathBuf, &'static str)> {
             "lora.gguf",
             LORA,
             1,
-            "is a LoRA adapter of `Base 1B`, expected a whole model; merge both files with `llama-export-lora",
+            "is a LoRA adapter of `Base 1B`, expected a whole model; open the model, and add the adapter to it\n  help: \
+             `tracewright generate MODEL --lora PATH` adds",
         ),
         (
             "imatrix.gguf",

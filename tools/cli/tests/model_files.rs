@@ -22,7 +22,10 @@ fn what_is_no_model_is_told_what_it_is() {
         (
             &[("adapter_config.json", ADAPTER), ("adapter_model.safetensors", "")],
             "",
-            &["a PEFT adapter (LORA), not a whole model", "`org/base`", "merge_and_unload"],
+            &[
+                "a PEFT adapter (LORA), not a whole model; open `org/base`",
+                "help: `tracewright generate MODEL --lora PATH`",
+            ],
         ),
         (
             &[("adapter_config.json", "{}"), ("config.json", "CONFIG"), ("adapter_model.bin", "")],

@@ -85,6 +85,12 @@ pub fn help(error: &AnyCoded) -> Vec<String> {
     }) = error.find()
     {
         "`tracewright quantize MODEL --imatrix FILE -o DIR` quantizes a model with an importance matrix"
+    } else if let Some(ArchiveError::Foreign {
+        format: UnsupportedFormat::GgufPart(GgufPart::Adapter { .. }) | UnsupportedFormat::Adapter { .. },
+        ..
+    }) = error.find()
+    {
+        "`tracewright generate MODEL --lora PATH` adds a LoRA adapter to a model"
     } else if let Some(error) = error.find() {
         match error {
             ConfigError::Keys { problems, .. } => {

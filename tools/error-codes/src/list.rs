@@ -13,7 +13,7 @@ use lower::{LowerError, ShardError};
 use models::config::ConfigError;
 use models::fit::FitError;
 use models::gguf::ImatrixError;
-use models::{OtherSizes, UnknownPrompt};
+use models::{LoraError, OtherSizes, UnknownPrompt};
 use ops::{InferError, ParseError, UnknownElementType};
 use simplify::ExplainError;
 use simplify::rules::UnknownRules;
@@ -200,6 +200,11 @@ coded! {
     }
 
     FitError: Config Archive Sizes {}
+
+    LoraError: File Archive {
+        TW0110: NoAdapter Syntax Fields;
+        TW0214: Tensors;
+    }
 
     BakeError: Archive {
         TW0201: Mismatch;

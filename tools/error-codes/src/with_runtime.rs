@@ -92,7 +92,7 @@ coded! {
         TW0812: Number;
     }
 
-    ModelError: File Config Hub Sizes Archive Cached Plan Load Xla Plugin Export Tuning Generate Failed Embed Prompt {
+    ModelError: File Config Lora Hub Sizes Archive Cached Plan Load Xla Plugin Export Tuning Generate Failed Embed Prompt {
         TW0713: Platform;
         TW0822: NoTokenizer;
         TW0823: Kind;

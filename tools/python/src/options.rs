@@ -143,6 +143,10 @@ pub fn opening(
             "threads" => options.threads = value(name, argument, COUNT)?,
             "speculate" => options.speculate = parsed(name, argument)?,
             "verify" => options.verify = value(name, argument, SWITCH)?,
+            "lora" => {
+                let adapter = |text: String| text.parse().unwrap_or_else(|never| match never {});
+                options.lora = texts(name, argument)?.into_iter().map(adapter).collect();
+            }
             "allow_config_keys" => options.allow_config_keys = texts(name, argument)?,
             "cache" => options.cache = Some(value(name, argument, PATH)?),
             "iree_compile" => compiler = Some(value::<PathBuf>(name, argument, PATH)?),

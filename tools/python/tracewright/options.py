@@ -22,6 +22,7 @@ class OpenOptions(TypedDict, total=False):
     threads: int | None
     speculate: str | None
     verify: bool | None
+    lora: str | Sequence[str] | None
     allow_config_keys: str | Sequence[str] | None
     cache: str | PathLike[str] | None
     iree_compile: str | PathLike[str] | None

@@ -113,7 +113,9 @@ mod tests {
                 find(&path, found);
             } else if path.ends_with("tokenizer.json") {
                 found.push(folder.into());
-            } else if path.extension().is_some_and(|extension| extension == "gguf") {
+            } else if path.extension().is_some_and(|extension| extension == "gguf")
+                && !path.ends_with("adapter.gguf")
+            {
                 found.push(path);
             }
         }

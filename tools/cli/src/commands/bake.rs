@@ -11,6 +11,7 @@ use tracewright::irpa::{Checkpoint, ConvertOptions, Gguf, convert_checkpoint};
 use tracewright::numeric::{NumericOption, NumericOptions};
 use tracewright::output_guard::check_output;
 
+use crate::arguments::LoraArguments;
 use crate::checkpoint::{open, report_baked};
 use crate::error::Error;
 use crate::{Invocation, progress};
@@ -30,18 +31,20 @@ pub struct Arguments {
     #[arg(long)]
     pub print_commands: bool,
     #[command(flatten)]
+    pub lora: LoraArguments,
+    #[command(flatten)]
     pub model: ModelArguments,
 }
 
 impl Arguments {
     pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
         let &Invocation { read, ref interrupt, .. } = invocation;
-        let Arguments { checkpoint: source, out, no_metadata, print_commands, model } = self;
+        let Arguments { checkpoint: source, out, no_metadata, print_commands, lora, model } = self;
         check_output(source, out)?;
         let bar = progress::bytes("baking", 0);
         let mut watch = progress::watch(&bar, interrupt);
         if !source.is_dir() && !Gguf::is_at(source) {
-            check(model)?;
+            check(model, lora)?;
             let checkpoint = Checkpoint::open(source)?;
             let options = ConvertOptions {
                 float: model.network.numeric.dtype,
@@ -58,7 +61,7 @@ impl Arguments {
             }
             return Ok(());
         }
-        let (network, checkpoint) = open(read, source, &model.network.allow_config_key)?;
+        let (network, checkpoint) = open(read, source, &model.network.allow_config_key, lora)?;
         let plan = model.plan(network, source, model.context)?;
         let traced = plan.trace()?;
         let expanded = plan.expand(&traced.trace)?;
@@ -87,12 +90,13 @@ impl Arguments {
 }
 
 /// Rejects options for a network if the checkpoint is a single file of tensors, which has no configuration.
-fn check(model: &ModelArguments) -> Result<(), Error> {
+fn check(model: &ModelArguments, lora: &LoraArguments) -> Result<(), Error> {
     let numeric = NumericOptions::clone(&model.network.numeric).or(&model.text);
     let mut given = NumericOption::ALL.iter().filter(|option| option.word(&numeric).is_some());
     let option = match () {
         () if model.context.is_some() => "context",
         () if model.chunk.is_some() => "chunk",
+        () if !lora.lora.is_empty() => "lora",
         () => match given.find(|option| option.name != "dtype") {
             Some(option) => option.name,
             None => return Ok(()),

@@ -88,7 +88,8 @@ mod run {
             let &Invocation { read, ref interrupt, .. } = invocation;
             let Arguments { model: folder, tokens, against, .. } = self;
             let model = &self.build.model_arguments;
-            let (network, checkpoint) = open(read, folder, &model.network.allow_config_key)?;
+            let (network, checkpoint) =
+                open(read, folder, &model.network.allow_config_key, &self.build.lora)?;
             let context = Plan::context_for(tokens.len(), network.max_context());
             if matches!(against, Against::Activations(_)) && model.chunk.is_some() {
                 let what = "`--chunk` reads a prompt in pieces, and transformers computed these activations in one \

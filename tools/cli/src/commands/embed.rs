@@ -7,7 +7,7 @@ use clap::Args;
 use console::NetworkArguments;
 
 use crate::arguments::{
-    CompileArguments, DeviceArguments, EngineArguments, MeshArguments, TuningArguments, batch,
+    CompileArguments, DeviceArguments, EngineArguments, LoraArguments, MeshArguments, TuningArguments, batch,
 };
 
 #[derive(Args, Clone)]
@@ -63,6 +63,8 @@ pub struct EncoderArguments {
     pub mesh: MeshArguments,
     #[command(flatten)]
     pub network: NetworkArguments,
+    #[command(flatten)]
+    pub lora: LoraArguments,
     #[command(flatten)]
     pub tuning: TuningArguments,
     #[command(flatten)]
@@ -189,6 +191,7 @@ mod run {
                 None => load::choose(&mut options, &self.device)?,
             }
             let options = OpenOptions {
+                lora: self.lora.lora.clone(),
                 plugin,
                 xla_flags: plugins::flags(),
                 mesh: self.mesh.mesh.clone(),

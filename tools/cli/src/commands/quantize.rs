@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use tracewright::trace::Quantization;
 
-use crate::arguments::CompileArguments;
+use crate::arguments::{CompileArguments, LoraArguments};
 
 #[derive(Args)]
 pub struct Arguments {
@@ -40,6 +40,8 @@ pub struct Arguments {
     /// Ignore a key of config.json that Tracewright does not know; may be repeated
     #[arg(long, value_name = "KEY")]
     pub allow_config_key: Vec<String>,
+    #[command(flatten)]
+    pub lora: LoraArguments,
     #[command(flatten)]
     pub compile: CompileArguments,
 }
@@ -78,7 +80,7 @@ mod run {
             check_output_folder(&self.model, &self.out)?;
             let out = std::path::absolute(&self.out).unwrap_or_else(|_| self.out.clone());
             let files = ModelFiles::at(&self.model);
-            let (network, checkpoint) = open(read, &files, &self.allow_config_key)?;
+            let (network, checkpoint) = open(read, &files, &self.allow_config_key, &self.lora)?;
             let kind = network.kind.clone();
             let more = kind.files();
             check_new_checkpoint(&self.out, &more.iter().map(String::as_str).collect::<Vec<_>>())?;

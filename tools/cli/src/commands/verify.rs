@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
-use console::{CommandError as _, print};
+use console::{CommandError as _, print, usage};
 use error_codes::AnyCoded;
 use serde_json::{Value, json};
 use tracewright::bake::{Compared, Equal};
@@ -14,6 +14,7 @@ use tracewright::export::names;
 use tracewright::export::xla;
 use tracewright::irpa::{Archive, ArchiveError, Damage, Gguf, ModelFiles, Verified, Watch};
 
+use crate::arguments::LoraArguments;
 use crate::checkpoint::open;
 use crate::error::Error;
 use crate::interrupt::Interrupt;
@@ -27,6 +28,8 @@ pub struct Arguments {
     /// Compare the archive's numbers with the numbers of this GGUF file or model directory, bit by bit
     #[arg(long, value_name = "MODEL")]
     pub against: Option<PathBuf>,
+    #[command(flatten)]
+    pub lora: LoraArguments,
     /// Ignore a key of the model's config.json that Tracewright does not know; may be repeated
     #[arg(long, value_name = "KEY", requires = "against")]
     pub allow_config_key: Vec<String>,
@@ -40,6 +43,9 @@ const NAMED: usize = 3;
 
 impl Arguments {
     pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
+        if self.against.is_none() && !self.lora.lora.is_empty() {
+            return Err(usage("`--lora` changes the model of `--against`; name a model").into());
+        }
         let interrupt = &invocation.interrupt;
         let start = Instant::now();
         let verified = compare(self, interrupt);
@@ -76,7 +82,7 @@ impl Arguments {
     fn numbers(&self, invocation: &Invocation, model: &Path) -> Result<Compared, Error> {
         let path = if self.path.is_dir() { self.path.join(names::ARCHIVE) } else { self.path.clone() };
         let archive = Archive::open(&path)?;
-        let (_, checkpoint) = open(invocation.read, model, &self.allow_config_key)?;
+        let (_, checkpoint) = open(invocation.read, model, &self.allow_config_key, &self.lora)?;
         let bar = progress::bytes("comparing", 0);
         let mut watch = progress::watch(&bar, &invocation.interrupt);
         let compared = tracewright::bake::compare(&archive, &checkpoint, Some(&mut watch));

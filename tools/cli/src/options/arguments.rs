@@ -7,6 +7,7 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use console::{ConsoleError, ModelArguments, NumericsArguments, usage};
 use tracewright::files::limits;
+use tracewright::models::LoraFile;
 use tracewright::targets::{DeviceName, Mesh, MeshRules, ShardRule, Target};
 
 /// Options that pass data to a chat template in addition to the messages.
@@ -91,9 +92,20 @@ pub struct BuildArguments {
     #[command(flatten)]
     pub model_arguments: ModelArguments,
     #[command(flatten)]
+    pub lora: LoraArguments,
+    #[command(flatten)]
     pub tuning: TuningArguments,
     #[command(flatten)]
     pub compile: CompileArguments,
+}
+
+/// Adapters for a model.
+#[derive(Args, Clone)]
+pub struct LoraArguments {
+    /// Add a LoRA adapter to the weights: a folder that PEFT wrote, or a GGUF file. `=SCALE` multiplies all
+    /// that the adapter adds; may be repeated
+    #[arg(long, value_name = "PATH[=SCALE]")]
+    pub lora: Vec<LoraFile>,
 }
 
 /// The device that runs a model.

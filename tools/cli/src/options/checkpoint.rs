@@ -6,15 +6,19 @@ use tracewright::irpa::{Checkpoint, ModelFiles};
 use tracewright::models::fit::{self, Fitted};
 use tracewright::models::{Opened, ReadModel};
 
+use super::arguments::LoraArguments;
 use super::error::Error;
 
-/// Opens a model folder or a GGUF file. The returned weights have the names that the network declares.
+/// Opens a model folder or a GGUF file, and adds adapters. The returned weights have the names that the network declares.
 pub fn open(
     read: ReadModel,
     model: impl Into<ModelFiles>,
     allowed_keys: &[String],
+    adapters: &LoraArguments,
 ) -> Result<(Opened, Checkpoint), Error> {
-    let Fitted { network, checkpoint, warnings } = fit::open(read, model, allowed_keys)?;
+    let files = model.into();
+    let fitted = fit::open(read, &files, allowed_keys)?;
+    let Fitted { network, checkpoint, warnings } = fitted.with_adapters(&files, &adapters.lora)?;
     warn(&warnings);
     Ok((network, checkpoint))
 }

@@ -74,6 +74,7 @@ fn options(
         numeric: options.numeric.clone().or(text),
         plugin: plugins::selected(arguments)?,
         xla_flags: plugins::flags(),
+        lora: arguments.build.lora.lora.clone(),
         mesh: arguments.mesh.mesh.clone(),
         shard: arguments.mesh.sharding(),
         context: *context,

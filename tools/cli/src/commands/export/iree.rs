@@ -20,9 +20,9 @@ pub fn run(arguments: &Arguments, invocation: &Invocation) -> Result<(), Error> 
     }
     let &Invocation { read, ref interrupt, .. } = invocation;
     let Arguments { model: folder, out, target, json, print_commands, .. } = arguments;
-    let BuildArguments { model_arguments: model, tuning, compile } = &arguments.build;
+    let BuildArguments { model_arguments: model, lora, tuning, compile } = &arguments.build;
     let files = ModelFiles::at(folder);
-    let (network, checkpoint) = open(read, &files, &model.network.allow_config_key)?;
+    let (network, checkpoint) = open(read, &files, &model.network.allow_config_key, lora)?;
     let plan = model.plan(network, folder, model.context)?;
     let (exported, compiler) = build::with_tools(compile, interrupt, |tools| {
         let numerics = arguments.numerics.numerics.unwrap_or_default();

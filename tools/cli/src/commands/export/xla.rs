@@ -15,12 +15,12 @@ use crate::{Invocation, progress};
 pub fn run(arguments: &Arguments, invocation: &Invocation) -> Result<(), Error> {
     let &Invocation { read, ref interrupt, .. } = invocation;
     check(arguments)?;
-    let Arguments { model: folder, out, build: BuildArguments { model_arguments: model, .. }, .. } =
+    let Arguments { model: folder, out, build: BuildArguments { model_arguments: model, lora, .. }, .. } =
         arguments;
     let asked = &arguments.xla;
     // What its blocks ask for is no mistake of the user.
     xla::check_model(folder)?;
-    let (network, checkpoint) = open(read, folder, &model.network.allow_config_key)?;
+    let (network, checkpoint) = open(read, folder, &model.network.allow_config_key, lora)?;
     let plan = model.plan(network, folder, model.context)?;
     let plan = xla::planned(Plan { batch: asked.batch.map_or(1, usize::from), ..plan });
     let bar = progress::bytes("making weights", 0);
