@@ -15,6 +15,8 @@
 //! model, you can chat, continue a text, or compute scores or embeddings.
 #![warn(missing_docs)]
 
+#[cfg(feature = "iree")]
+pub use audio;
 pub use bake;
 pub use dsl;
 pub use errors;

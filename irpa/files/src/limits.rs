@@ -76,6 +76,12 @@ pub const SEQUENCE: u64 = 16 << 30;
 
 pub const PROFILE: u64 = 64 << 20;
 
+/// The largest size in bytes of an audio file.
+pub const AUDIO: u64 = 1 << 30;
+
+/// The longest audio in a file, which can be much larger than the file.
+pub const AUDIO_SECONDS: u64 = 14400;
+
 pub const LAYERS: usize = 4096;
 
 pub const POSITIONS: usize = 1 << 30;
