@@ -2,6 +2,7 @@
 
 mod activation;
 mod attend;
+mod conv;
 mod index;
 mod largest;
 mod mask;
@@ -21,6 +22,7 @@ use crate::{Axis, Dim, NamedType, Tensor, TraceErrorKind};
 
 pub use activation::{gelu, gelu_tanh, relu, rms_norm, silu, softmax};
 pub use attend::{Attend, RopeFrequencies, attend};
+pub use conv::{conv1d, pad};
 pub use largest::{argmax, topk};
 pub use mask::{Mask, RING};
 pub use position::Position;
