@@ -88,11 +88,11 @@ pub trait CausalLm: Sized {
         no_function("encode");
     }
 
-    /// Features `[B, S, D]`, of which `count` `[B]` positions are real.
+    /// Features `[B, S, D]`, of which `count` `[B]` positions are real. They are f32 in a network of any type.
     #[track_caller]
     fn encode_features(
         &self,
-        _features: Tensor<Self::Element>,
+        _features: Tensor<F32>,
         _count: Tensor<I32>,
         _cache: &mut Cache<Self::Element>,
     ) {
@@ -207,6 +207,8 @@ fn record_encoder<T: Float>(
 enum Input<T: Float> {
     Tokens(Tensor<I32>),
     Features(Tensor<T>),
+    /// Of an encoder.
+    Exact(Tensor<F32>),
     Draft(Tensor<I32>, Tensor<T>),
 }
 
@@ -215,6 +217,9 @@ fn taken_input<T: Float>(entry: &mut EntryRecorder, point: &EntryPoint, width: O
     let places = [BATCH.of(point.batch), TOKENS.of(point.chunk)];
     match (point.input, width) {
         (EntryInput::Tokens, _) => Input::Tokens(entry.input("tokens", Role::Tokens, &places)),
+        (EntryInput::Features, Some(width)) if point.logits == LogitsMode::None => {
+            Input::Exact(entry.input("features", Role::Features, &[places[0], places[1], width]))
+        }
         (EntryInput::Features, Some(width)) => {
             Input::Features(entry.input("features", Role::Features, &[places[0], places[1], width]))
         }
@@ -314,13 +319,15 @@ impl<M: CausalLm> Network<M::Element> for M {
             Input::Tokens(tokens) => self.forward(tokens, at, cache),
             Input::Features(features) => self.forward_features(features, at, cache),
             Input::Draft(tokens, hidden) => self.draft(tokens, hidden, at, cache),
+            Input::Exact(features) => self.forward_features(features.to(), at, cache),
         }
     }
 
     fn encode(&self, input: Input<M::Element>, count: Tensor<I32>, cache: &mut Cache<M::Element>) {
         match input {
             Input::Tokens(tokens) => CausalLm::encode(self, tokens, count, cache),
-            Input::Features(features) => self.encode_features(features, count, cache),
+            Input::Exact(features) => self.encode_features(features, count, cache),
+            Input::Features(features) => self.encode_features(features.to(), count, cache),
             Input::Draft(..) => no_function("draft"),
         }
     }

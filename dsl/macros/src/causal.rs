@@ -58,12 +58,14 @@ impl Generator<'_> {
         let (dsl, name, element) = (&self.dsl, &root.name, self.element());
         let (_, arguments, _) = root.generics.split_for_impl();
         let features = quote!(#dsl::Tensor<#element>);
+        // Whatever the network computes in, the encoder sees its input unrounded.
+        let exact = quote!(#dsl::Tensor<#dsl::F32>);
         let number = quote!(#dsl::Tensor<#dsl::I32>);
         let place = quote!(#dsl::Position);
         let optional = [
             ("forward_features", Some("features"), &features, &place, quote!(-> #features)),
             ("encode", None, &number, &number, quote!()),
-            ("encode_features", Some("encoder_features"), &features, &number, quote!()),
+            ("encode_features", Some("encoder_features"), &exact, &number, quote!()),
         ];
         let written = optional.into_iter().filter_map(|(known, width, input, at, output)| {
             let function = root.function(known)?;

@@ -76,10 +76,11 @@ fn headers(model: &Model, errors: &mut Errors) {
             }
         }
         let features = "takes features first, `x: T[B, S, D]`, whose last axis is in `dims`";
+        let exact = "takes features first, `x: f32[B, S, D]`, whose last axis is in `dims`";
         let hidden =
             "takes hidden states after the tokens, `hidden: T[B, S, D]`, whose last axis is in `dims`";
         for (name, place, what) in
-            [("forward_features", 0, features), ("encode_features", 0, features), ("draft", 1, hidden)]
+            [("forward_features", 0, features), ("encode_features", 0, exact), ("draft", 1, hidden)]
         {
             let Some(function) = root.function(name) else { continue };
             let width = match function.arguments.get(place).map(|argument| &argument.ty) {

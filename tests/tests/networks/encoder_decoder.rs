@@ -87,10 +87,10 @@ model! {
         lm_head: Linear[D -> V] = tied(shared),
 
         fn encode(tokens: i32[B, S], count: i32[B], cache: &mut Cache<T>) -> () {
-            self.encode_features(self.shared(tokens), count, cache)
+            self.encode_features(self.shared(tokens).to(), count, cache)
         }
-        fn encode_features(x: T[B, S, D], count: i32[B], cache: &mut Cache<T>) -> () {
-            let encoded = self.encoder(x, count); // [B, S, D]
+        fn encode_features(x: f32[B, S, D], count: i32[B], cache: &mut Cache<T>) -> () {
+            let encoded = self.encoder(x.to(), count); // [B, S, D]
             for (i, layer) in self.decoder.block.iter().enumerate() {
                 let (keys, values) = layer.cross.keys(encoded);
                 cache.named::<Encoded<T>>(i, "cross_keys").fill(keys.rename(S, M));
