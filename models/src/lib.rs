@@ -26,6 +26,7 @@ mod rope;
 pub mod sentence;
 mod shape_check;
 pub mod short_conv;
+mod speech;
 mod storage;
 pub mod ungated;
 
@@ -54,6 +55,7 @@ pub use rope::{RopeDefaults, RopeParameters, RopeScaling};
 pub use sentence::{Activation, HeadStep, Pairs, Pooling, SentenceConfig, UnknownPrompt};
 pub use shape_check::{DeclaredSize, Evidence, OtherSize, OtherSizes, check_sizes};
 pub use short_conv::ConvConfig;
+pub use speech::SpeechConfig;
 
 families! {
     llama::Llama(LlamaConfig);
@@ -100,6 +102,7 @@ families! {
     seed_oss::SeedOss(LlamaConfig);
     smollm3::SmolLm3(smollm3::SmolLm3Config);
     starcoder2::Starcoder2(LlamaConfig);
+    whisper::Whisper(whisper::WhisperConfig) transcribes;
     xlm_roberta::XlmRoberta(bert::BertConfig) embeds;
 }
 
@@ -261,10 +264,11 @@ pub trait Architecture: Send + Sync {
     fn sizes(&self) -> Vec<DeclaredSize>;
 }
 
-/// Fails for a network that computes embeddings. `path` is that of the model.
+/// Fails for a network that does not continue text. `path` is that of the model.
 pub fn check_generates(kind: &ModelKind, path: &Path) -> Result<(), ConfigError> {
     match kind {
         ModelKind::Text => Ok(()),
+        ModelKind::Speech(_) => Err(transcribes(path)?),
         ModelKind::Embedding(sentence) if sentence.pairs.is_some() => Err(scores(path)?),
         ModelKind::Embedding(_) => {
             let (found, path) = declared(path)?;
@@ -278,11 +282,28 @@ fn scores(path: &Path) -> Result<ConfigError, ConfigError> {
     Ok(ConfigError::Scores { found, path })
 }
 
+fn transcribes(path: &Path) -> Result<ConfigError, ConfigError> {
+    let (found, path) = declared(path)?;
+    Ok(ConfigError::Transcribes { found, path })
+}
+
+/// Fails for a network that does not transcribe speech. `path` is that of the model.
+pub fn check_transcribes<'a>(kind: &'a ModelKind, path: &Path) -> Result<&'a SpeechConfig, ConfigError> {
+    match kind {
+        ModelKind::Speech(speech) => Ok(speech),
+        _ => {
+            let (found, path) = declared(path)?;
+            Err(ConfigError::NoSpeech { found, path })
+        }
+    }
+}
+
 /// Fails for a network that predicts tokens or scores pairs of texts. `path` is that of the model.
 pub fn check_embeds<'a>(kind: &'a ModelKind, path: &Path) -> Result<&'a SentenceConfig, ConfigError> {
     match kind {
         ModelKind::Embedding(sentence) if sentence.pairs.is_some() => Err(scores(path)?),
         ModelKind::Embedding(sentence) => Ok(sentence),
+        ModelKind::Speech(_) => Err(transcribes(path)?),
         ModelKind::Text => {
             let (found, path) = declared(path)?;
             Err(ConfigError::Generates { found, path })

@@ -34,9 +34,10 @@ macro_rules! descends {
 
 /// A line has a family's module, network and configuration, which the module's `read` reads from a
 /// `config.json`. Missing keys get the defaults of the family's configuration in HF transformers. With
-/// `embeds`, `read` also reads the files next to it. The module's `FAMILY` has all other facts.
+/// `embeds`, `read` also reads the files next to it. With `transcribes`, the network takes speech. The module's
+/// `FAMILY` has all other facts.
 macro_rules! families {
-    ($($module:ident::$family:ident($config:ty) $($embeds:ident)?;)+) => {
+    ($($module:ident::$family:ident($config:ty) $($kind:ident)?;)+) => {
         $(
             pub mod $module;
             pub use $module::$family;
@@ -60,7 +61,7 @@ macro_rules! families {
                 $(
                     if $module::FAMILY.is_named(found) && ($module::FAMILY.is)(keys) {
                         let read: ReadKeys =
-                            |keys, allowed| Ok(Self::$family(read!($module keys allowed $($embeds)?)));
+                            |keys, allowed| Ok(Self::$family(read!($module keys allowed $($kind)?)));
                         return Some((&$module::FAMILY, read));
                     }
                 )+
@@ -84,7 +85,7 @@ macro_rules! families {
             /// The purpose of the network.
             pub fn kind(&self) -> ModelKind {
                 match self {
-                    $(Self::$family(config) => kind!(config $($embeds)?),)+
+                    $(Self::$family(config) => kind!(config $($kind)?),)+
                 }
             }
 
@@ -111,6 +112,9 @@ macro_rules! read {
         $keys.finish(IGNORED, $allowed)?;
         config
     }};
+    ($module:ident $keys:ident $allowed:ident transcribes) => {
+        read!($module $keys $allowed)
+    };
     ($module:ident $keys:ident $allowed:ident embeds) => {
         $module::read($keys, $allowed)?
     };
@@ -123,6 +127,9 @@ macro_rules! kind {
     }};
     ($config:ident embeds) => {
         ModelKind::Embedding($config.sentence.clone())
+    };
+    ($config:ident transcribes) => {
+        ModelKind::Speech($config.speech())
     };
 }
 

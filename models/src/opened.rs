@@ -13,6 +13,7 @@ use crate::gguf::{self, Renaming};
 use crate::quantized::stored_in;
 use crate::sentence::SentenceConfig;
 use crate::shape_check::DeclaredSize;
+use crate::speech::SpeechConfig;
 use crate::storage::Storage;
 use crate::{Architecture, ModelConfig, UntiedHead, head};
 
@@ -42,6 +43,8 @@ pub enum ModelKind {
     Text,
     /// For a whole text in one call, with settings for texts.
     Embedding(SentenceConfig),
+    /// For a spectrogram, of which the network predicts the text.
+    Speech(SpeechConfig),
 }
 
 /// Converts the names of a checkpoint's tensors to the names that a network declares.
@@ -184,20 +187,33 @@ impl ModelKind {
             Self::Embedding(_) => {
                 vec![EntryPoint::new("embed", batch, context, context, LogitsMode::None)]
             }
+            Self::Speech(speech) => speech.entry_points(batch, chunk, context),
         }
     }
 
     /// The settings with which an embedding model prepares texts, or `None` for another model.
     pub fn sentence(&self) -> Option<&SentenceConfig> {
         match self {
-            Self::Text => None,
+            Self::Text | Self::Speech(_) => None,
             Self::Embedding(sentence) => Some(sentence),
+        }
+    }
+
+    /// The sizes of a network's spectrograms, or `None` for another model.
+    pub fn speech(&self) -> Option<&SpeechConfig> {
+        match self {
+            Self::Speech(speech) => Some(speech),
+            Self::Text | Self::Embedding(_) => None,
         }
     }
 
     /// Beside tokenizer and weights; some may be missing.
     pub fn files(&self) -> Vec<String> {
-        self.sentence().map(SentenceConfig::files).unwrap_or_default()
+        match self {
+            Self::Text => Vec::new(),
+            Self::Embedding(sentence) => sentence.files(),
+            Self::Speech(_) => SpeechConfig::FILES.map(str::to_owned).into(),
+        }
     }
 }
 

@@ -243,7 +243,9 @@ impl<'a> Engine<'a> {
             Source::Export(manifest, _) => open_export(files.path(), manifest, options)?,
             Source::Checkpoint(model) => match model.kind {
                 ModelKind::Embedding(_) => return Ok(Self::Embedding(model)),
-                ModelKind::Text => build_checkpoint(files, model, options, options.score, plugins)?,
+                ModelKind::Text | ModelKind::Speech(_) => {
+                    build_checkpoint(files, model, options, options.score, plugins)?
+                }
             },
         };
         Ok(Self::Text(Box::new(build), Box::new(program.into_network()?)))

@@ -111,7 +111,7 @@ impl Plan {
         if !(1..=longest).contains(&context) {
             return Err(match model.kind {
                 ModelKind::Embedding(_) => PlanError::Length { found: context, longest },
-                ModelKind::Text => PlanError::Context { found: context, longest },
+                ModelKind::Text | ModelKind::Speech(_) => PlanError::Context { found: context, longest },
             });
         }
         let chunk = chunk.unwrap_or(CHUNK.min(context));

@@ -105,6 +105,9 @@ pub fn help(error: &AnyCoded) -> Vec<String> {
             }
             ConfigError::Embeds { .. } => "use `tracewright embed` to compute embeddings with this model",
             ConfigError::Scores { .. } => "use `tracewright rerank` to score texts with this model",
+            ConfigError::Transcribes { .. } => {
+                "use `tracewright transcribe` to transcribe speech with this model"
+            }
             ConfigError::Generates { .. } => "use `tracewright generate` to generate text with this model",
             _ => return Vec::new(),
         }

@@ -197,6 +197,7 @@ coded! {
         TW0106: Generates;
         TW0107: Quantized;
         TW0109: Scores Unranked;
+        TW0111: Transcribes NoSpeech;
     }
 
     FitError: Config Archive Sizes {}
