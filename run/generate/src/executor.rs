@@ -91,6 +91,11 @@ pub trait Executor {
         self.write_range(ty, buffer, ty.with_rows(first).bytes(), &self.read(&rows)?)
     }
 
+    /// The same memory for a call that only reads it, or `None` if a call needs memory of its own.
+    fn alias(&self, _buffer: &Self::Buffer) -> Result<Option<Self::Buffer>, GenerateError> {
+        Ok(None)
+    }
+
     /// Returns how many bytes were copied between host and device so far.
     fn transfers(&self) -> Transfers {
         Transfers::default()
@@ -244,6 +249,10 @@ impl Executor for Iree {
     ) -> Result<Buffer, GenerateError> {
         buffer.put_rows(first, rows)?;
         Ok(buffer)
+    }
+
+    fn alias(&self, buffer: &Buffer) -> Result<Option<Buffer>, GenerateError> {
+        Ok(Some(buffer.alias()?))
     }
 
     fn transfers(&self) -> Transfers {

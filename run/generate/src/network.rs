@@ -1,5 +1,8 @@
 //! [`Network`] is a program that predicts the next token.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
 use ops::{TensorType, Value};
 use runtime::{Runtime, VmModule};
 use trace::{Role, Signature};
@@ -25,6 +28,9 @@ pub struct Network<E: Executor = Iree> {
     /// All other entry points, by ascending number of sequences; at most one of each kind per number.
     others: Vec<EntryPoint>,
     shared: Shared,
+    /// Whether an entry point leaves an encoder's output as it is, found out in its first call. A compiled
+    /// program may write to any argument, and always or never does.
+    only_reads: RefCell<BTreeMap<String, bool>>,
     /// The entry points of the module for multi-token prediction, if the program has such entry points.
     mtp: Option<MtpEntries>,
 }
@@ -112,7 +118,8 @@ impl<E: Executor> Network<E> {
         // Every sequence needs an entry point that can compute it.
         let serves_all = |entry: &EntryPoint| entry.chunk == 1 && entry.sequences == shared.batch;
         if steps.iter().any(serves_all) {
-            Ok(Self { executor, steps, feature_steps, others, shared, mtp })
+            let only_reads = RefCell::default();
+            Ok(Self { executor, steps, feature_steps, others, shared, only_reads, mtp })
         } else {
             Err(GenerateError::NoEntryPoint { role: Role::Token })
         }
@@ -274,6 +281,7 @@ impl<E: Executor> Network<E> {
             }
         }
         let mut arguments = Vec::with_capacity(entry.arguments.len());
+        let mut watched = Vec::new();
         for bound in &entry.arguments {
             arguments.push(match bound {
                 ArgBinding::State(slot) => match held[*slot].take() {
@@ -282,12 +290,14 @@ impl<E: Executor> Network<E> {
                 },
                 ArgBinding::Memory(slot) => {
                     let filled = memory.get(*slot).ok_or(GenerateError::NoMemory)?;
-                    CallArgument::Buffer(self.copied(&shared.memory[*slot].ty, filled, entry, first)?)
+                    let ty = &shared.memory[*slot].ty;
+                    CallArgument::Buffer(self.memory(ty, filled, (entry, first), &mut watched)?)
                 }
                 bound => self.input(bound, entry.chunk, first, feeds)?,
             });
         }
         let results = self.executor.call(&entry.name, arguments)?;
+        self.compare(entry, &watched)?;
         if results.len() != entry.results {
             let why = format!("gives {} results, expected {}", results.len(), entry.results);
             return Err(GenerateError::EntryPoint { name: entry.name.clone(), why });
@@ -312,18 +322,42 @@ impl<E: Executor> Network<E> {
         Ok(answered)
     }
 
-    /// Copies a few rows of a tensor that an encoder filled.
-    fn copied(
+    /// A tensor that an encoder filled, for a call: its memory if the entry point only reads it, and else a
+    /// copy. A copy of which this is not known is watched, together with the tensor.
+    fn memory<'m>(
         &self,
         ty: &TensorType,
-        filled: &E::Buffer,
-        entry: &EntryPoint,
-        first: usize,
+        filled: &'m E::Buffer,
+        (entry, first): (&EntryPoint, usize),
+        watched: &mut Vec<(&'m E::Buffer, E::Buffer)>,
     ) -> Result<E::Buffer, GenerateError> {
-        if entry.sequences == self.shared.batch {
-            return self.executor.copy(ty, filled);
+        if entry.sequences != self.shared.batch {
+            return self.executor.copied_rows(filled, &ty.with_rows(entry.sequences), first);
         }
-        self.executor.copied_rows(filled, &ty.with_rows(entry.sequences), first)
+        let only_reads = self.only_reads.borrow().get(&entry.name).copied();
+        if only_reads == Some(true)
+            && let Some(alias) = self.executor.alias(filled)?
+        {
+            return Ok(alias);
+        }
+        let copy = self.executor.copy(ty, filled)?;
+        if only_reads.is_none() {
+            watched.extend(self.executor.alias(&copy)?.map(|alias| (filled, alias)));
+        }
+        Ok(copy)
+    }
+
+    /// Finds out whether the call of an entry point has changed copies.
+    fn compare(&self, entry: &EntryPoint, watched: &[(&E::Buffer, E::Buffer)]) -> Result<(), GenerateError> {
+        if watched.is_empty() {
+            return Ok(());
+        }
+        let mut only_reads = true;
+        for (filled, copy) in watched {
+            only_reads &= self.executor.read(filled)? == self.executor.read(copy)?;
+        }
+        self.only_reads.borrow_mut().insert(entry.name.clone(), only_reads);
+        Ok(())
     }
 
     /// Creates an argument of a network call that contains one or several numbers for each sequence.

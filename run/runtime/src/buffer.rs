@@ -130,6 +130,14 @@ impl Buffer {
         if offset.is_multiple_of(ALIGNMENT) { Ok(part) } else { part.separate() }
     }
 
+    /// The same memory, for a call that only reads it. Neither may be passed to a call that writes.
+    pub fn alias(&self) -> Result<Self, RuntimeError> {
+        let alias = self.raw.part(&self.ty, 0);
+        let raw =
+            alias.map_err(|status| RuntimeError::Buffer { action: "share", ty: self.ty.clone(), status })?;
+        Ok(Self { raw, ty: self.ty.clone(), runtime: self.runtime.clone() })
+    }
+
     /// The rows that a call returned. If it changed them in place, nothing is copied.
     pub fn put_rows(&mut self, first: usize, rows: Self) -> Result<(), RuntimeError> {
         let offset = self.ty.with_rows(first).bytes();

@@ -355,7 +355,7 @@ impl Buffer {
     }
 
     /// From byte `offset` on.
-    pub(crate) fn part(&mut self, ty: &TensorType, offset: usize) -> Result<Self, Status> {
+    pub(crate) fn part(&self, ty: &TensorType, offset: usize) -> Result<Self, Status> {
         let (mut raw, buffer) = (ptr::null_mut(), self.0.as_ptr());
         // SAFETY: the buffer is alive, rank and shape describe one slice, and IREE checks the range against the
         // buffer's own length.

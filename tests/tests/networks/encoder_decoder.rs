@@ -4,11 +4,12 @@
 
 use crate::support;
 
+use std::cell::Cell;
 use std::fs;
 use std::ops::ControlFlow;
 
 use ops::{ElementType, Literal, TensorType, Value};
-use runtime::{Device, Runtime};
+use runtime::{Buffer, Device, Runtime};
 use safetensors::SafeTensors;
 use serde::Deserialize;
 use support::*;
@@ -18,8 +19,8 @@ use tracewright::dsl::{
     Axis, Cache, CausalLm, EntryPoint, F32, Float, I32, LogitsMode, Tensor, TraceError, Traced, model,
 };
 use tracewright::generate::{
-    Batch, EncoderInput, Evaluator, Executor, Features, GenerateError, Network, Prompt, PromptPart, Session,
-    TokenOptions,
+    Batch, CallArgument, EncoderInput, Evaluator, Executor, Features, GenerateError, Iree, Network, Prompt,
+    PromptPart, Session, TokenOptions,
 };
 use tracewright::model::TuningSource;
 use tracewright::models::{Architecture, DeclaredSize, MtpError, Opened};
@@ -341,6 +342,66 @@ fn a_t5_gives_the_logits_of_transformers() {
         let program = built.program(&runtime, &weights);
         let network = Network::new(&runtime, &program, &built.module.signatures).unwrap();
         check(&network, &golden, &weights, from_features);
+    }
+}
+
+/// Counts the bytes that copies take.
+struct Counting {
+    iree: Iree,
+    copied: Cell<usize>,
+}
+
+impl Executor for Counting {
+    type Buffer = Buffer;
+
+    fn zeros(&self, ty: &TensorType) -> Result<Buffer, GenerateError> {
+        self.iree.zeros(ty)
+    }
+
+    fn upload(&self, ty: &TensorType, bytes: &[u8]) -> Result<Buffer, GenerateError> {
+        self.iree.upload(ty, bytes)
+    }
+
+    fn copy(&self, ty: &TensorType, buffer: &Buffer) -> Result<Buffer, GenerateError> {
+        self.copied.set(self.copied.get() + ty.bytes());
+        self.iree.copy(ty, buffer)
+    }
+
+    fn alias(&self, buffer: &Buffer) -> Result<Option<Buffer>, GenerateError> {
+        self.iree.alias(buffer)
+    }
+
+    fn read(&self, buffer: &Buffer) -> Result<Vec<u8>, GenerateError> {
+        self.iree.read(buffer)
+    }
+
+    fn read_element(&self, buffer: &Buffer, index: usize) -> Result<Vec<u8>, GenerateError> {
+        self.iree.read_element(buffer, index)
+    }
+
+    fn call(&self, entry: &str, arguments: Vec<CallArgument<Buffer>>) -> Result<Vec<Buffer>, GenerateError> {
+        self.iree.call(entry, arguments)
+    }
+}
+
+/// The first call of each entry point copies the encoder's output, and no other one.
+#[test]
+fn decode_calls_do_not_copy_the_output_of_the_encoder() {
+    let (golden, weights) = (golden(), tensors("model.safetensors"));
+    let trace = record(&golden, 1, false);
+    let built = built(&trace);
+    let runtime = Runtime::new(Device::LocalSync).unwrap();
+    let program = built.program(&runtime, &weights);
+    let counting = Counting { iree: Iree::new(&runtime, &program).unwrap(), copied: Cell::default() };
+    let network = Network::on(counting, &built.module.signatures).unwrap();
+    let case = &golden.cases[3];
+    let mut session = Session::new(&network);
+    session.encode(EncoderInput::Tokens(case.source.clone())).unwrap();
+    let encoder = trace.entry("encode").unwrap().signature();
+    let memory: usize = encoder.results.iter().map(|result| result.ty.bytes()).sum();
+    for (index, &token) in case.tokens.iter().enumerate() {
+        session.feed(&[token]).unwrap();
+        assert_eq!(network.executor().copied.get(), memory, "after call {index}");
     }
 }
 
