@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use audio::AudioError;
 use errors::{FileError, WithCauses};
 use generate::GenerateError;
 use hub::HubError;
@@ -125,6 +126,31 @@ pub enum ModelError {
     /// The embedding model has no prompt with the requested name.
     #[error(transparent)]
     Prompt(#[from] UnknownPrompt),
+    /// An audio file cannot be read, or the model's spectrogram has an invalid configuration.
+    #[error(transparent)]
+    Audio(#[from] AudioError),
+    /// The tokenizer of a speech model lacks a token that asks for a transcript.
+    #[error("the tokenizer of `{}` has no token `{token}`; use the tokenizer.json of a Whisper", .path.display())]
+    SpeechToken {
+        /// The path of the model.
+        path: PathBuf,
+        /// The missing token.
+        token: String,
+    },
+    /// The model does not know the language.
+    #[error("the language is `{found}`, expected one of {known:?}")]
+    Language {
+        /// The language that the caller asked for.
+        found: String,
+        /// The codes that the model knows.
+        known: Vec<String>,
+    },
+    /// The model only transcribes English.
+    #[error("`{}` transcribes English only, and cannot translate; use a multilingual model", .path.display())]
+    EnglishOnly {
+        /// The path of the model.
+        path: PathBuf,
+    },
     /// The model does not support the kind of request that the caller made.
     #[error("the model `{}` {does}, and cannot {asked}", .path.display())]
     Kind {

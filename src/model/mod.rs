@@ -14,7 +14,9 @@ mod request;
 mod rerank;
 mod room;
 mod source;
+mod speech;
 mod text;
+mod transcribe;
 
 pub use conversation::{Conversation, PreparedTurn, Turn};
 pub use engine::{Completion, Embedded, ModelInfo, TextEvent};
@@ -29,5 +31,7 @@ pub use render::{TemplateAnswer, TemplateProgram, TemplateRequest};
 pub use request::{Pieces, Request, Running};
 pub use rerank::{Ranked, Reranked};
 pub use source::{BuildInfo, choose_target};
+pub use speech::TranscribeOptions;
+pub use transcribe::{SpeechSegment, Transcript};
 
 pub use crate::tuning::TuningSource;

@@ -16,6 +16,7 @@ use super::engine::{self, DraftSource, Unbuilt};
 use super::handle::{Inner, Model};
 use super::room::{STACK, with_room};
 use super::source::{CONTEXT, Source};
+use super::speech::TranscribeOptions;
 use super::text::ModelText;
 use super::{ModelError, ModelInfo, OpenOptions, Speculation};
 use crate::Plan;
@@ -157,6 +158,11 @@ impl Opening {
     /// Returns how an embedding model prepares texts, such as its prompts; `None` for other models.
     pub fn sentence(&self) -> Option<&SentenceConfig> {
         self.source.sentence()
+    }
+
+    /// Checks that a speech model can transcribe with the options. Returns the sampling rate that it takes.
+    pub fn check_speech(&self, options: &TranscribeOptions) -> Result<u32, ModelError> {
+        self.text.speech()?.check(&self.text.path, options)
     }
 
     /// Checks that the model supports the options. Returns the parts of the schema that an answer can

@@ -13,7 +13,7 @@ use hub::near_path;
 use irpa::{Archive, ArchiveError, Checkpoint, ModelFiles};
 use lower::{Module, Shards, Weights};
 use models::fit::{self, OpenWarning};
-use models::{Opened, SentenceConfig};
+use models::{Opened, SentenceConfig, SpeechConfig};
 use program::numeric::NumericOption;
 use runtime::{CompileOptions, Device, Runtime, device};
 use targets::{DeviceKind, DeviceName, Mesh, MeshRules, Target};
@@ -82,6 +82,13 @@ impl Source {
         let fitted = fit::open(options.read, files, &options.allow_config_keys)?;
         let fitted = fitted.with_adapters(files, &options.lora)?;
         Ok((Self::Checkpoint(Box::new(fitted.network)), fitted.warnings))
+    }
+
+    pub fn speech(&self) -> Option<&SpeechConfig> {
+        match self {
+            Self::Export(..) => None,
+            Self::Checkpoint(model) => model.kind.speech(),
+        }
     }
 
     pub fn sentence(&self) -> Option<&SentenceConfig> {

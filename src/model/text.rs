@@ -15,6 +15,7 @@ use super::options::TokenOptionsCache;
 use super::render::Renderer;
 use super::room::with_room;
 use super::source::Source;
+use super::speech::Speech;
 use super::{ModelError, OpenOptions};
 
 pub(super) struct ModelText {
@@ -23,6 +24,7 @@ pub(super) struct ModelText {
     pub stop_tokens: Vec<u32>,
     pub defaults: GenerationDefaults,
     pub sentence: Option<SentenceConfig>,
+    pub speech: Option<Speech>,
     pub renderer: Renderer,
     token_options: TokenOptionsCache,
     constraint_program: Option<ConstraintProgram>,
@@ -38,8 +40,12 @@ impl ModelText {
         }
         let tokenizer = tokenizer.map(Arc::new);
         let stop_tokens = if sentence.is_some() { Vec::new() } else { stop_tokens(files)? };
-        let defaults =
+        let mut defaults =
             if sentence.is_some() { GenerationDefaults::default() } else { generation_defaults(files)? };
+        let speech = source
+            .speech()
+            .map(|config| Speech::read(files.path(), config, tokenizer.as_deref(), &mut defaults));
+        let speech = speech.transpose()?;
         let renderer = Renderer::new(files, options.template_program.clone());
         let (path, token_options) = (files.path().to_owned(), TokenOptionsCache::default());
         let (constraint_program, processes) = (options.constraint_program.clone(), OnceLock::new());
@@ -49,6 +55,7 @@ impl ModelText {
             stop_tokens,
             defaults,
             sentence,
+            speech,
             renderer,
             token_options,
             constraint_program,
@@ -64,6 +71,13 @@ impl ModelText {
 
     pub fn tokenizer(&self) -> Result<&Tokenizer, ModelError> {
         self.tokenizer.as_deref().ok_or_else(|| ModelError::NoTokenizer { path: self.path.clone() })
+    }
+
+    pub fn speech(&self) -> Result<&Speech, ModelError> {
+        self.speech.as_ref().ok_or_else(|| {
+            let does = if self.sentence.is_some() { "reads texts only" } else { "continues text" };
+            ModelError::Kind { path: self.path.clone(), does, asked: "transcribe speech" }
+        })
     }
 
     pub fn token_options(&self, options: &GenerateOptions) -> Result<TokenOptions, GenerateError> {

@@ -37,6 +37,8 @@ mod documents {
     struct Gguf;
     #[doc = include_str!("../../docs/guides/library.md")]
     struct Library;
+    #[doc = include_str!("../../docs/guides/transcribe.md")]
+    struct Transcribe;
     #[doc = include_str!("../../docs/introduction.md")]
     struct Introduction;
     #[doc = include_str!("../../docs/concepts/entry-points.md")]

@@ -38,5 +38,6 @@ mod support;
 mod text_encoders;
 mod token_exact;
 mod tuning;
+mod whisper;
 mod windows;
 mod wrong_folders;

@@ -33,6 +33,7 @@ mod sequences;
 mod support;
 mod templates;
 mod tokenize;
+mod transcribe;
 mod tune;
 mod verify;
 mod windows;

@@ -127,6 +127,7 @@ fn check(model: &Path, sizes: &[&str], commands: &[&[&str]]) {
             "CONFIG" => text(&model.join("config.json")).to_owned(),
             "OUT" => text(&out).to_owned(),
             "TEXT" => text(&text_file).to_owned(),
+            "AUDIO" => text(&root().join("run/audio/tests/clips/tones.flac")).to_owned(),
             word => word.to_owned(),
         };
         let sizes = if words.contains(&"SIZES") { sizes } else { &[] };
@@ -209,6 +210,8 @@ const EMBEDDING: &[&[&str]] = &[
 
 const RERANKER: &[&[&str]] = &[&["rerank", "MODEL", "a", "-p", "b", "-p", "a b c", "SIZES"]];
 
+const SPEECH: &[&[&str]] = &[&["transcribe", "MODEL", "AUDIO", "SIZES"]];
+
 #[test]
 fn each_file_of_a_folder_is_opened_once() {
     check(whole_folder().path(), &SIZES, FOLDER);
@@ -229,6 +232,11 @@ fn each_file_of_a_reranker_is_opened_once() {
     check(&fixture("bert-score"), &["--dtype", "f32", "--length", "16"], RERANKER);
 }
 
+#[test]
+fn each_file_of_a_speech_model_is_opened_once() {
+    check(&fixture("whisper"), &["--dtype", "f32"], SPEECH);
+}
+
 /// The fingerprint of the weights is that of the file.
 #[test]
 fn each_file_is_opened_once_for_a_sequence_that_xla_computes() {
@@ -245,7 +253,7 @@ fn each_command_with_a_model_is_counted() {
     let help = succeed(&mut bare(&["--help"])).out;
     let names = help.split_once("Commands:\n").unwrap().1.split_once("\n\n").unwrap().0;
     let counted: Vec<&str> =
-        [FOLDER, GGUF, EMBEDDING, RERANKER].concat().iter().map(|words| words[0]).collect();
+        [FOLDER, GGUF, EMBEDDING, RERANKER, SPEECH].concat().iter().map(|words| words[0]).collect();
     for name in names.lines().filter_map(|line| line.split_whitespace().next()) {
         assert_ne!(counted.contains(&name), WITHOUT.contains(&name), "{name}");
     }

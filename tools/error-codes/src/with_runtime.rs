@@ -7,6 +7,7 @@ use runtime::{CompileError, RuntimeError};
 
 use crate::coded;
 use tracewright::CallError;
+use tracewright::audio::AudioError;
 use tracewright::build::LoadError;
 use tracewright::embed::EmbedError;
 use tracewright::export::ExportError;
@@ -92,9 +93,16 @@ coded! {
         TW0812: Number;
     }
 
-    ModelError: File Config Lora Hub Sizes Archive Cached Plan Load Xla Plugin Export Tuning Generate Failed Embed Prompt {
+    AudioError: File {
+        TW0828: Empty Format Encoding Cut Damaged Several Long Rate;
+        TW0801: Key Syntax;
+    }
+
+    ModelError: Audio File Config Lora Hub Sizes Archive Cached Plan Load Xla Plugin Export Tuning Generate Failed Embed Prompt {
         TW0713: Platform;
         TW0822: NoTokenizer;
+        TW0802: SpeechToken;
+        TW0829: Language EnglishOnly;
         TW0823: Kind;
         TW0824: DraftTokenizer;
         TW0826: Mtp;

@@ -25,6 +25,7 @@ mod random;
 mod rerank;
 mod serve;
 mod tokenize;
+mod transcribe;
 mod tune;
 mod verify;
 
@@ -114,6 +115,8 @@ commands! {
     Embed: embed(model) iree;
     /// Order texts by how well they answer a query
     Rerank: rerank(model) iree;
+    /// Write the text of speech in audio files
+    Transcribe: transcribe(model) iree;
     /// Write a compiled model to a directory; the compiled model runs without Python and without a compiler
     Export: export(model);
     /// Write the weights of a checkpoint into an IREE parameter archive

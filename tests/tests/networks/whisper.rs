@@ -1,0 +1,150 @@
+//! A Whisper with random weights: the encoder's output and the transcripts are those of transformers
+//! (`tests/oracle/speech.py`).
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use ops::{ElementType, TensorType, Value};
+use safetensors::SafeTensors;
+use serde_json::Value as Json;
+use trace::Trace;
+use tracewright::audio::{LogMel, MelConfig};
+use tracewright::model::{TranscribeOptions, TuningSource};
+use tracewright::models::{Architecture as _, ModelConfig, ModelKind};
+use tracewright::targets::Tuning;
+use tracewright::{Model, ModelError, OpenOptions};
+use tracewright_tests::built::{compiler, repository};
+use tracewright_tests::calls::{WeightValues, evaluate};
+use tracewright_tests::level;
+
+fn folder() -> PathBuf {
+    repository().join("tests/fixtures/whisper")
+}
+
+fn golden() -> Json {
+    serde_json::from_slice(&fs::read(folder().join("golden.json")).unwrap()).unwrap()
+}
+
+fn tensors(name: &str) -> WeightValues {
+    let bytes = fs::read(folder().join(name)).unwrap();
+    let found = SafeTensors::deserialize(&bytes).unwrap();
+    let value = |(key, tensor): (String, safetensors::tensor::TensorView<'_>)| {
+        let ty = TensorType::new(ElementType::F32, tensor.shape());
+        let words = tensor.data().as_chunks().0.iter().copied();
+        (key, Value::new(ty, words.map(|word| f64::from(f32::from_le_bytes(word)))))
+    };
+    found.tensors().into_iter().map(value).collect()
+}
+
+/// The samples of the script.
+fn clip(golden: &Json) -> Vec<f32> {
+    let [seed, count] = [0, 1].map(|i| golden["clip"][i].as_u64().unwrap() as u32);
+    let (mut state, mut phase) = (seed, 0i32);
+    let sample = |i: u32| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        phase = (phase + (200 + 37 * (i / 1600 % 23) * (seed % 7 + 1)) as i32) % 65536;
+        ((phase - 32768).abs() / 2 - 8192 + (state >> 20) as i32 - 2048) as f32 / 32768.0
+    };
+    (0..count).map(sample).collect()
+}
+
+fn trace(element: ElementType) -> Trace {
+    let config = ModelConfig::read(folder(), &[]).unwrap();
+    let ModelKind::Speech(speech) = config.kind() else { panic!("a Whisper takes speech") };
+    assert_eq!((speech.frames, speech.bins), (100, 8));
+    config.trace(element, &config.kind().entry_points(1, 8, 28)).unwrap().trace
+}
+
+/// The memory of the decoder's layers, computed from samples.
+#[test]
+fn the_encoder_fills_the_memory_of_transformers() {
+    let (golden, expected) = (golden(), tensors("golden.safetensors"));
+    let mel = LogMel::new(MelConfig::read(&folder()).unwrap().unwrap()).unwrap();
+    let features = mel.compute(&clip(&golden)[..16_000]);
+    let reference = &expected["mel"].data;
+    let far = features.iter().zip(reference).map(|(a, b)| (f64::from(*a) - b).abs()).fold(0.0, f64::max);
+    assert!(features.len() == reference.len() && far < 2e-5, "{far}");
+
+    let trace = trace(ElementType::F32);
+    let signature = trace.entry("encode").unwrap().signature();
+    let weights = tensors("model.safetensors");
+    let features =
+        Value::new(TensorType::new(ElementType::F32, [1, 100, 8]), features.into_iter().map(f64::from));
+    let distances = |features: Value| -> Vec<f64> {
+        let count = Value::new(TensorType::new(ElementType::I32, [1]), [100.0]);
+        let results = evaluate(&trace, "encode", &[features, count], &weights);
+        let distance = |(result, found): (&trace::Argument, &Value)| {
+            let name = result.name.trim_end_matches(char::is_numeric);
+            let expected = &expected[&format!("{name}.{}", &result.name[name.len()..])].data;
+            assert_eq!(found.data.len(), expected.len());
+            let scale = expected.iter().fold(0.0f64, |most, x| most.max(x.abs()));
+            found.data.iter().zip(expected).map(|(a, b)| (a - b).abs() / scale).fold(0.0, f64::max)
+        };
+        signature.results.iter().zip(&results).map(distance).collect()
+    };
+    let found = distances(features.clone());
+    assert!(found.len() == 6 && found.iter().all(|distance| *distance < 1e-4), "{found:?}");
+    // Frames and bins in the other order are seen.
+    let mut reversed = features;
+    reversed.data.reverse();
+    let found = distances(reversed);
+    assert!(found.iter().all(|distance| *distance > 1e-2), "{found:?}");
+}
+
+#[test]
+fn an_encoder_takes_unrounded_features() {
+    for element in [ElementType::Bf16, ElementType::F16] {
+        let signature = trace(element).entry("encode").unwrap().signature();
+        assert_eq!(signature.arguments[0].ty.element, ElementType::F32);
+        assert_eq!(signature.results[0].ty.element, element);
+    }
+}
+
+fn open() -> Model {
+    let options = OpenOptions {
+        compiler: Some(compiler().unwrap()),
+        cache: Some(repository().join(".tracewright/cache")),
+        target: Some(level::target()),
+        tuning: Some(TuningSource::Given(Tuning::default())),
+        ..OpenOptions::default()
+    };
+    Model::open_with(folder(), options).unwrap()
+}
+
+/// Two and a half windows.
+#[test]
+fn transcripts_have_the_tokens_of_transformers() {
+    let (model, golden) = (open(), golden());
+    assert!(model.info().warnings.is_empty(), "{:?}", model.info().warnings);
+    let samples = clip(&golden);
+    let heard = |language: Option<&str>, translate: bool| {
+        let options = TranscribeOptions { language: language.map(str::to_owned), translate };
+        model.transcribe_samples(&samples, &options, |_| ControlFlow::Continue(()))
+    };
+    for case in golden["cases"].as_array().unwrap() {
+        let found = heard(case["language"].as_str(), case["task"] == "translate").unwrap();
+        let expected: Vec<Vec<u32>> = serde_json::from_value(case["tokens"].clone()).unwrap();
+        assert_eq!(found.segments.len(), expected.len());
+        for (segment, expected) in found.segments.iter().zip(&expected) {
+            let expected = expected[4..].split(|&token| token == 256).next().unwrap();
+            assert_eq!(segment.tokens, expected, "{case}");
+        }
+        let times: Vec<(f64, f64)> = found.segments.iter().map(|one| (one.start, one.end)).collect();
+        assert_eq!(times, [(0.0, 1.0), (1.0, 2.0), (2.0, 2.375)]);
+    }
+    assert_eq!(heard(None, false).unwrap().language, golden["detected"].as_str().unwrap());
+    let mut count = 0;
+    let stopped = model.transcribe_samples(&samples, &TranscribeOptions::default(), |_| {
+        count += 1;
+        ControlFlow::Break(())
+    });
+    assert_eq!((stopped.unwrap().segments.len(), count), (1, 1));
+
+    let refused = heard(Some("klingon"), false).unwrap_err();
+    assert!(matches!(refused, ModelError::Language { .. }), "{refused}");
+    let none = model.transcribe_samples(&[], &TranscribeOptions::default(), |_| ControlFlow::Continue(()));
+    assert_eq!(none.unwrap().text(), "");
+    assert!(matches!(model.embed(&["a"], None), Err(ModelError::Kind { .. })));
+}
