@@ -25,7 +25,7 @@ const ROOMS: &[(&str, &[&str])] = &[
 ];
 
 /// The most packages of the workspace, and the most folders of its root.
-const MOST: (usize, usize) = (35, 14);
+const MOST: (usize, usize) = (36, 14);
 
 /// Packages that a crate must not depend on, directly or through other members.
 const ABSENT: &[(&str, &[&str], &str)] = &[
