@@ -79,6 +79,9 @@ model! {
         fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
             self.model(tokens, at, cache)
         }
+        fn forward_features(x: T[B, S, D], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
+            self.model.layered(x, at, cache)
+        }
         fn logits(x: T[.., D]) -> f32[.., V] {
             self.config.logits(self.lm_head(x)).to()
         }
@@ -91,12 +94,17 @@ model! {
         norm: LastNorm<T, C>,
 
         fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
+            self.layered(self.config.embedded(self.embed_tokens(tokens)), at, cache)
+        }
+
+        /// From the input of the first layer, such as the features of an image.
+        fn layered(x: T[B, S, D], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
             let rotary = |rope: &RopeParameters| {
                 let rope = rope.frequencies(self.dim(E), cache.context);
-                Attend::rotary(at, S, tokens.extent(S), &rope, cache.context)
+                Attend::rotary(at, S, x.extent(S), &rope, cache.context)
             };
             let (global, local) = (rotary(&self.config.rope), self.config.local_rope.as_ref().map(rotary));
-            let mut x = self.config.embedded(self.embed_tokens(tokens));
+            let mut x = x;
             for (i, layer) in self.layers.iter().enumerate() {
                 let rotary = local.as_ref().filter(|_| self.config.window(i).is_some()).unwrap_or(&global);
                 x = layer.forward(x, &self.config.attention(i, rotary), cache.state(i));

@@ -29,6 +29,7 @@ pub mod short_conv;
 mod speech;
 mod storage;
 pub mod ungated;
+pub mod vision;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -56,6 +57,7 @@ pub use sentence::{Activation, HeadStep, Pairs, Pooling, SentenceConfig, Unknown
 pub use shape_check::{DeclaredSize, Evidence, OtherSize, OtherSizes, check_sizes};
 pub use short_conv::ConvConfig;
 pub use speech::SpeechConfig;
+pub use vision::{Vision, VisionTower};
 
 families! {
     llama::Llama(LlamaConfig);
@@ -101,6 +103,7 @@ families! {
     qwen3_moe::Qwen3Moe(ExpertsConfig);
     seed_oss::SeedOss(LlamaConfig);
     smollm3::SmolLm3(smollm3::SmolLm3Config);
+    smolvlm::SmolVlm(smolvlm::SmolVlmConfig);
     starcoder2::Starcoder2(LlamaConfig);
     whisper::Whisper(whisper::WhisperConfig) transcribes;
     xlm_roberta::XlmRoberta(bert::BertConfig) embeds;
@@ -170,6 +173,14 @@ impl ModelConfig {
         let Facts { family, tied, .. } = self.facts();
         let folders = self.kind().sentence().map(|sentence| sentence.weights.clone());
         Naming::of(family, tied, folders.unwrap_or_default())
+    }
+
+    /// The vision tower, for a family whose tower is supported.
+    pub fn vision(&self) -> Option<&Vision> {
+        match self {
+            Self::SmolVlm(config) => config.vision.as_ref(),
+            _ => None,
+        }
     }
 
     /// The key of the embedding table, if the output head is tied to it.
@@ -267,7 +278,7 @@ pub trait Architecture: Send + Sync {
 /// Fails for a network that does not continue text. `path` is that of the model.
 pub fn check_generates(kind: &ModelKind, path: &Path) -> Result<(), ConfigError> {
     match kind {
-        ModelKind::Text => Ok(()),
+        ModelKind::Text | ModelKind::Tower => Ok(()),
         ModelKind::Speech(_) => Err(transcribes(path)?),
         ModelKind::Embedding(sentence) if sentence.pairs.is_some() => Err(scores(path)?),
         ModelKind::Embedding(_) => {
@@ -304,7 +315,7 @@ pub fn check_embeds<'a>(kind: &'a ModelKind, path: &Path) -> Result<&'a Sentence
         ModelKind::Embedding(sentence) if sentence.pairs.is_some() => Err(scores(path)?),
         ModelKind::Embedding(sentence) => Ok(sentence),
         ModelKind::Speech(_) => Err(transcribes(path)?),
-        ModelKind::Text => {
+        ModelKind::Text | ModelKind::Tower => {
             let (found, path) = declared(path)?;
             Err(ConfigError::Generates { found, path })
         }

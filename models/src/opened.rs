@@ -15,6 +15,7 @@ use crate::sentence::SentenceConfig;
 use crate::shape_check::DeclaredSize;
 use crate::speech::SpeechConfig;
 use crate::storage::Storage;
+use crate::vision::{TEXT_IGNORABLE, Vision};
 use crate::{Architecture, ModelConfig, UntiedHead, head};
 
 /// With all facts about its checkpoint as data, so that a network that wraps another one cannot forget any.
@@ -34,6 +35,8 @@ pub struct Opened {
     pub untied_head: Option<UntiedHead>,
     /// Under the network's names; `None` without weights, or until [`weights`](Self::weights) renames them.
     pub renamed: Option<Checkpoint>,
+    /// The tower that computes features of images.
+    pub vision: Option<Vision>,
 }
 
 /// The purpose of a network, which determines its entry points.
@@ -45,6 +48,8 @@ pub enum ModelKind {
     Embedding(SentenceConfig),
     /// For a spectrogram, of which the network predicts the text.
     Speech(SpeechConfig),
+    /// The network computes features of an image.
+    Tower,
 }
 
 /// Converts the names of a checkpoint's tensors to the names that a network declares.
@@ -86,6 +91,7 @@ impl From<ModelConfig> for Opened {
             kind: config.kind(),
             untied_head: None,
             renamed: None,
+            vision: config.vision().cloned(),
             network: Arc::new(config),
         }
     }
@@ -103,7 +109,24 @@ impl Opened {
             kind: ModelKind::Text,
             untied_head: None,
             renamed: None,
+            vision: None,
         }
+    }
+
+    /// The network of the vision tower, which reads the same checkpoint.
+    #[must_use]
+    pub fn tower(&self) -> Option<Self> {
+        let vision = self.vision.clone()?;
+        Some(Self {
+            network: Arc::new(vision),
+            naming: self.naming.clone(),
+            ignorable: TEXT_IGNORABLE.to_vec(),
+            stored: Quantization::Computed,
+            kind: ModelKind::Tower,
+            untied_head: None,
+            renamed: self.renamed.clone(),
+            vision: None,
+        })
     }
 
     /// Adds storage formats, and whether the head is tied, as in HF transformers.
@@ -188,13 +211,14 @@ impl ModelKind {
                 vec![EntryPoint::new("embed", batch, context, context, LogitsMode::None)]
             }
             Self::Speech(speech) => speech.entry_points(batch, chunk, context),
+            Self::Tower => vec![EntryPoint::new("see", batch, context, context, LogitsMode::None)],
         }
     }
 
     /// The settings with which an embedding model prepares texts, or `None` for another model.
     pub fn sentence(&self) -> Option<&SentenceConfig> {
         match self {
-            Self::Text | Self::Speech(_) => None,
+            Self::Text | Self::Tower | Self::Speech(_) => None,
             Self::Embedding(sentence) => Some(sentence),
         }
     }

@@ -15,8 +15,10 @@ pub enum Role {
     Plain,
     /// The ids of S new tokens per sequence, `i32[B,S]`.
     Tokens,
-    /// Vectors `[B,S,D]` in place of the embeddings of tokens.
+    /// Vectors `[B,S,D]` in place of the embeddings of tokens, as an argument or as the result of a vision tower.
     Features,
+    /// The numbers `f32[B,S,P]` of the patches of an image, which a vision tower reads.
+    Patches,
     /// The tokens that each sequence already has, which is the position of its first new one: `i32[]` for a
     /// single sequence, otherwise `i32[B]`.
     Start {
@@ -63,10 +65,11 @@ pub enum Role {
 }
 
 impl Role {
-    const WORDS: [(&str, Self); 10] = [
+    const WORDS: [(&str, Self); 11] = [
         ("plain", Self::Plain),
         ("tokens", Self::Tokens),
         ("features", Self::Features),
+        ("patches", Self::Patches),
         ("count", Self::Count),
         ("first", Self::First),
         ("sequence", Self::Sequence),
@@ -116,7 +119,7 @@ impl Role {
         match Self::WORDS.into_iter().find(|(word, _)| ahead.as_ref() == Ok(word)) {
             Some((_, role)) => reader.word().map(|_| role),
             None => reader.error(
-                "a role: `plain`, `tokens`, `features`, `start(…)`, `count`, `first`, `extended(…)`, `state(…)`, `memory(…)`, `sequence`, \
+                "a role: `plain`, `tokens`, `features`, `patches`, `start(…)`, `count`, `first`, `extended(…)`, `state(…)`, `memory(…)`, `sequence`, \
                  `adapter(…)`, `hidden`, `logits`, `token` or `embedding`",
             ),
         }

@@ -303,7 +303,13 @@ impl ArgBinding {
             Role::Memory { .. } => Self::Memory(index(&shared.memory, "which no entry point fills")?),
             Role::Sequence => Self::Sequence(expect(i32s(&[batch]))?),
             Role::Adapter { count } => Self::Adapter(expect(i32s(&[batch]))?, count),
-            Role::Plain | Role::First | Role::Hidden | Role::Logits | Role::Token | Role::Embedding => {
+            Role::Plain
+            | Role::Patches
+            | Role::First
+            | Role::Hidden
+            | Role::Logits
+            | Role::Token
+            | Role::Embedding => {
                 return Err(refuse(signature, format!("takes `{argument}`, whose role no session fills")));
             }
         })

@@ -29,6 +29,23 @@ pub struct TiledSize {
 /// The longest side after the first resizing.
 const LONGEST: usize = 4096;
 
+impl TiledSize {
+    /// The text of an image in a prompt (`processing_smolvlm.py`): `image` stands `vectors` times for each tile,
+    /// between `fake` tokens and the places of the tiles, and `global` precedes the image of the whole.
+    pub fn text(&self, [fake, image, global]: [&str; 3], vectors: usize) -> String {
+        let vectors = image.repeat(vectors);
+        let mut text = String::new();
+        for row in 1..=self.rows {
+            for column in 1..=self.columns {
+                text += &format!("{fake}<row_{row}_col_{column}>{vectors}");
+            }
+            text.push('\n');
+        }
+        let before = if self.rows == 0 { "" } else { "\n" };
+        text + &format!("{before}{fake}{global}{vectors}{fake}")
+    }
+}
+
 impl SplitRule {
     /// Both sides of the image have at least one pixel.
     pub fn size(&self, width: usize, height: usize) -> TiledSize {

@@ -1,5 +1,8 @@
 //! The image processor of SmolVLM and Idefics3.
 
+use std::path::Path;
+
+use models::Vision;
 use models::config::{ConfigError, Keys};
 
 use crate::{Filter, Normalization, Pixels, Resizer, Rounding, SplitRule, TiledSize};
@@ -23,11 +26,64 @@ pub struct ImageTiles {
 }
 
 impl SmolVlmProcessor {
-    /// Reads the keys of a `preprocessor_config.json`, or of `image_processor` in a `processor_config.json`.
+    /// Reads `image_processor` in the `processor_config.json` of a folder, or else `preprocessor_config.json`, and
+    /// checks that the sizes are those of the tower.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read), or if the files contradict each other or the tower.
+    pub fn of_folder(folder: &Path, vision: &Vision) -> Result<Self, ConfigError> {
+        let at = |name: &str| folder.join(name);
+        let open = |path: &Path| Keys::parse(path, &files::read_json(path)?);
+        let (whole, plain) = (at("processor_config.json"), at("preprocessor_config.json"));
+        let plain = || -> Result<Self, ConfigError> {
+            let keys = open(&plain)?;
+            let processor = Self::of(&keys);
+            processor.check(&keys, vision);
+            keys.finish(&[], &[])?;
+            Ok(processor)
+        };
+        if !files::is_there(&whole) {
+            return plain();
+        }
+        let keys = open(&whole)?;
+        let vectors = keys.optional_count("image_seq_len");
+        if let Some(found) = vectors.filter(|&found| found != vision.vectors()) {
+            keys.refuse("image_seq_len", found, vision.vectors().to_string());
+        }
+        keys.ignore(&["chat_template", "processor_class", "video_processor", "auto_map"]);
+        let Some(inner) = keys.object("image_processor") else {
+            keys.finish(&[], &[])?;
+            return plain();
+        };
+        let processor = Self::of(&inner);
+        processor.check(&inner, vision);
+        keys.close(inner);
+        if files::is_there(&at("preprocessor_config.json")) && plain()? != processor {
+            let what = "other settings than `preprocessor_config.json`";
+            keys.refuse("image_processor", what, "the same settings");
+        }
+        keys.finish(&[], &[])?;
+        Ok(processor)
+    }
+
+    fn check(&self, keys: &Keys, vision: &Vision) {
+        if self.split.tile / vision.patch_size.max(1) != vision.side {
+            let expected = format!("{} patches of {} pixels", vision.side, vision.patch_size);
+            keys.refuse("max_image_size", self.split.tile, expected);
+        }
+    }
+
+    /// Reads the keys of a `preprocessor_config.json`.
     ///
     /// # Errors
     /// Returns an error about each key that would change pixels in another way.
     pub fn read(keys: Keys) -> Result<Self, ConfigError> {
+        let processor = Self::of(&keys);
+        keys.finish(&[], &[])?;
+        Ok(processor)
+    }
+
+    fn of(keys: &Keys) -> Self {
         for step in ["do_convert_rgb", "do_normalize", "do_rescale", "do_resize"] {
             keys.always(step, true);
         }
@@ -44,21 +100,20 @@ impl SmolVlmProcessor {
         if !kind.is_empty() && !known.contains(&plain) {
             keys.refuse("image_processor_type", &kind, format!("one of {}", known.join(", ")));
         }
-        let resizer = Resizer { filter: filter(&keys), rounding };
-        let longest = longest_edge(&keys, "size", 4 * 364);
-        let tile = longest_edge(&keys, "max_image_size", 364);
+        let resizer = Resizer { filter: filter(keys), rounding };
+        let longest = longest_edge(keys, "size", 4 * 364);
+        let tile = longest_edge(keys, "max_image_size", 364);
         let splits = keys.flag("do_image_splitting", true);
         let rescale = keys.number_or("rescale_factor", 1.0 / 255.0);
         if !(rescale.is_finite() && rescale > 0.0) {
             keys.refuse("rescale_factor", rescale, "a positive number");
         }
-        let [mean, std] = ["image_mean", "image_std"].map(|key| channels(&keys, key));
+        let [mean, std] = ["image_mean", "image_std"].map(|key| channels(keys, key));
         if std.contains(&0.0) {
             keys.refuse("image_std", "0", "three numbers other than 0");
         }
-        keys.finish(&[], &[])?;
         let normalization = Normalization::new(mean, std, rescale);
-        Ok(Self { split: SplitRule { longest, tile, splits }, resizer, normalization })
+        Self { split: SplitRule { longest, tile, splits }, resizer, normalization }
     }
 
     /// Resizes an image, and splits it into tiles of patches with `side` pixels on each side.

@@ -148,6 +148,7 @@ struct SmolVlmCase {
     height: usize,
     rows: usize,
     columns: usize,
+    text: String,
     shape: [usize; 4],
     sha256: String,
 }
@@ -176,6 +177,7 @@ fn smolvlm_pixels_equal_those_of_transformers() {
         let tiles = processor.tiles(&image, 1);
         assert_eq!((tiles.size.rows, tiles.size.columns), (case.rows, case.columns));
         assert_eq!(tiles.patches.len(), case.shape[0]);
+        assert_eq!(tiles.size.text(["<fake>", "<image>", "<global>"], 3), case.text);
         let planes = |tile: &Vec<f32>| {
             let channel =
                 |channel: usize| tile.iter().copied().skip(channel).step_by(3).collect::<Vec<f32>>();

@@ -111,7 +111,9 @@ impl Plan {
         if !(1..=longest).contains(&context) {
             return Err(match model.kind {
                 ModelKind::Embedding(_) => PlanError::Length { found: context, longest },
-                ModelKind::Text | ModelKind::Speech(_) => PlanError::Context { found: context, longest },
+                ModelKind::Text | ModelKind::Tower | ModelKind::Speech(_) => {
+                    PlanError::Context { found: context, longest }
+                }
             });
         }
         let chunk = chunk.unwrap_or(CHUNK.min(context));
@@ -153,6 +155,13 @@ impl Plan {
     /// than one.
     pub fn verifier(&self) -> Vec<EntryPoint> {
         self.remembering(vec![EntryPoint::verify(self.batch, self.width(), self.context)])
+    }
+
+    /// Takes up to `chunk` vectors, such as the features of an image, in place of tokens.
+    pub fn features(&self, chunk: usize) -> Vec<EntryPoint> {
+        let chunk = chunk.clamp(1, self.context);
+        let entry = EntryPoint::new("prefill_features", self.batch, chunk, self.context, LogitsMode::Next);
+        self.remembering(vec![entry.of_features()])
     }
 
     /// The number of tokens that the entry point `verify` takes.
