@@ -30,6 +30,8 @@ pub use lower;
 pub use models;
 pub use ops;
 #[cfg(feature = "iree")]
+pub use pixels;
+#[cfg(feature = "iree")]
 pub use pjrt;
 #[cfg(feature = "iree")]
 pub use runtime;

@@ -227,14 +227,14 @@ impl ModelKind {
     pub fn speech(&self) -> Option<&SpeechConfig> {
         match self {
             Self::Speech(speech) => Some(speech),
-            Self::Text | Self::Embedding(_) => None,
+            Self::Text | Self::Tower | Self::Embedding(_) => None,
         }
     }
 
     /// Beside tokenizer and weights; some may be missing.
     pub fn files(&self) -> Vec<String> {
         match self {
-            Self::Text => Vec::new(),
+            Self::Text | Self::Tower => Vec::new(),
             Self::Embedding(sentence) => sentence.files(),
             Self::Speech(_) => SpeechConfig::FILES.map(str::to_owned).into(),
         }

@@ -16,12 +16,13 @@ use generate::{
 use irpa::{Archive, ModelFiles};
 use models::fit::OpenWarning;
 use models::{ModelKind, Opened};
+use ops::Array;
 use program::LoadedNetwork;
 use runtime::Transfers;
 
 use super::source::{BuildInfo, Ready, Source, build_checkpoint, open_export};
 use super::{ModelError, OpenOptions, Speculation};
-use crate::embed::{Embedder, check_texts, length_for};
+use crate::embed::{EmbedError, Embedder, check_texts, length_for};
 use crate::xla::StartedPlugins;
 
 pub(super) enum Job {
@@ -30,6 +31,8 @@ pub(super) enum Job {
     Save(Vec<u32>, Sender<Result<SavedSequence, ModelError>>),
     Load(Box<SavedSequence>, Sender<Result<(), ModelError>>),
     Embed(EmbedJob, Sender<Result<Embedded, ModelError>>),
+    /// For each tile of images its patches. The answer has the vectors of all tiles, and the width of a vector.
+    See(Vec<Vec<f32>>, Sender<Result<(Vec<f32>, usize), ModelError>>),
 }
 
 /// Texts, or pairs of texts.
@@ -243,7 +246,7 @@ impl<'a> Engine<'a> {
             Source::Export(manifest, _) => open_export(files.path(), manifest, options)?,
             Source::Checkpoint(model) => match model.kind {
                 ModelKind::Embedding(_) => return Ok(Self::Embedding(model)),
-                ModelKind::Text | ModelKind::Speech(_) => {
+                ModelKind::Text | ModelKind::Tower | ModelKind::Speech(_) => {
                     build_checkpoint(files, model, options, options.score, plugins)?
                 }
             },
@@ -263,6 +266,8 @@ struct Sequences<'a, E: Executor> {
     waiting: VecDeque<Box<GenerateJob>>,
     /// A second network that computes scores, if the main network has no entry point for scores.
     scorer: Option<LoadedNetwork>,
+    /// The vision tower, after it has read an image.
+    tower: Option<Ready>,
 }
 
 /// A sequence of the batch.
@@ -286,9 +291,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         tokenizer: Option<&'a Tokenizer>,
         batch: Batch<'a, E>,
     ) -> Self {
-        let running = (0..network.batch()).map(|_| None).collect();
-        let waiting = VecDeque::new();
-        Self { from, build, network, tokenizer, batch, running, waiting, scorer: None }
+        let (running, waiting) = ((0..network.batch()).map(|_| None).collect(), VecDeque::new());
+        Self { from, build, network, tokenizer, batch, running, waiting, scorer: None, tower: None }
     }
 
     fn serve(mut self, jobs: &Receiver<Job>) {
@@ -320,6 +324,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
             Job::Save(tokens, answer) => drop(answer.send(self.save(&tokens))),
             Job::Load(saved, answer) => drop(answer.send(self.load(*saved))),
             Job::Embed(_, answer) => drop(answer.send(Err(generates_text(self.from.files.path())))),
+            Job::See(tiles, answer) => drop(answer.send(self.see(&tiles))),
         }
     }
 
@@ -418,6 +423,28 @@ impl<'a, E: Executor> Sequences<'a, E> {
         }
     }
 
+    /// Computes one tile per call.
+    fn see(&mut self, tiles: &[Vec<f32>]) -> Result<(Vec<f32>, usize), ModelError> {
+        let from = self.from;
+        let refuse = || reads_text(from.files.path());
+        let Source::Checkpoint(model) = from.source else { return Err(refuse()) };
+        let Some((vision, tower)) = model.vision.as_ref().zip(model.tower()) else { return Err(refuse()) };
+        let ready = match self.tower.take() {
+            Some(ready) => ready,
+            None => from.program(&tower, &from.options.of_tower(), false)?,
+        };
+        let ready = self.tower.insert(ready);
+        let mut vectors = Vec::new();
+        for patches in tiles {
+            let shape = [1, vision.patches(), vision.numbers()];
+            let patches = Array::from_slice(patches, shape).map_err(EmbedError::from)?;
+            let found = ready.program.call("see", &[patches]).map_err(EmbedError::from)?;
+            let found = found.first().map(Array::to_vec::<f32>).transpose().map_err(EmbedError::from)?;
+            vectors.extend(found.unwrap_or_default());
+        }
+        Ok((vectors, vision.features))
+    }
+
     fn score(&mut self, tokens: &[u32]) -> Result<Vec<Vec<f32>>, ModelError> {
         let network = self.network;
         check_tokens(tokens, 0, network.context(), network.vocabulary())?;
@@ -448,6 +475,10 @@ impl Origin<'_> {
     fn program(&self, model: &Opened, options: &OpenOptions, score: bool) -> Result<Ready, ModelError> {
         build_checkpoint(self.files, model, options, score, self.plugins)
     }
+}
+
+fn reads_text(path: &Path) -> ModelError {
+    ModelError::Kind { path: path.into(), does: "reads only text", asked: "read images" }
 }
 
 pub(super) fn generates_text(path: &Path) -> ModelError {
@@ -529,6 +560,7 @@ impl Embeddings<'_> {
                 Job::Save(_, answer) => drop(answer.send(Err(kind("save a text")))),
                 Job::Load(_, answer) => drop(answer.send(Err(kind("load a text")))),
                 Job::Embed(job, answer) => drop(answer.send(self.embed(job))),
+                Job::See(_, answer) => drop(answer.send(Err(kind("read images")))),
             }
         }
     }

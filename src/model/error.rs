@@ -13,6 +13,7 @@ use irpa::ArchiveError;
 use models::config::ConfigError;
 use models::fit::FitError;
 use models::{LoraError, MtpError, OtherSizes, UnknownPrompt};
+use pixels::ImageError;
 use pjrt::PjrtError;
 use runtime::{CompileError, RuntimeError};
 use targets::{DeviceKind, DeviceName, Mesh, ShardRule};
@@ -160,6 +161,38 @@ pub enum ModelError {
         does: &'static str,
         /// The kind of request that the caller made.
         asked: &'static str,
+    },
+    /// A file is no image that can be read.
+    #[error("the image `{}` cannot be read", .path.display())]
+    Image {
+        /// The path of the file.
+        path: PathBuf,
+        /// The reason.
+        source: ImageError,
+    },
+    /// The chat template or the tokenizer gives another number of placeholders.
+    #[error(
+        "the conversation has {found} placeholders of images, expected {expected}\nhelp: use the chat template and \
+        the tokenizer that the model was published with"
+    )]
+    Placeholders {
+        /// In the rendered conversation.
+        found: usize,
+        /// The number that the images need.
+        expected: usize,
+    },
+    /// The tokenizer lacks a token that stands around or in place of images.
+    #[error(
+        "the tokenizer of `{}` has no special token `{name}`{}\nhelp: use the tokenizer that the model was \
+        published with", .path.display(), .token.map(|token| format!(" with the id {token}")).unwrap_or_default()
+    )]
+    ImageToken {
+        /// The path of the model.
+        path: PathBuf,
+        /// The text of the token.
+        name: &'static str,
+        /// The id in `config.json`.
+        token: Option<u32>,
     },
     /// The request contains text, but the model has no tokenizer.
     #[error("`{}` has no `tokenizer.json`; use token ids instead of text", .path.display())]

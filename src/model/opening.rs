@@ -11,9 +11,11 @@ use hub::{Fetched, ModelName};
 use irpa::{HubFolder, ModelFiles};
 use models::fit::OpenWarning;
 use models::{Opened, SentenceConfig};
+use pixels::Pixels;
 
 use super::engine::{self, DraftSource, Unbuilt};
 use super::handle::{Inner, Model};
+use super::images::{ImagePrompt, ImageReader};
 use super::room::{STACK, with_room};
 use super::source::{CONTEXT, Source};
 use super::speech::TranscribeOptions;
@@ -53,6 +55,7 @@ pub struct Opening {
     files: ModelFiles,
     source: Source,
     text: Arc<ModelText>,
+    images: Option<ImageReader>,
     warnings: Vec<OpenWarning>,
 }
 
@@ -73,7 +76,9 @@ impl Opening {
         let (source, mut warnings) = Source::read(&files, &options)?;
         let text = Arc::new(ModelText::read(&files, &source, &options)?);
         warnings.extend(text.warnings());
-        Ok(Self { options, files, source, text, warnings })
+        let vision = source.vision();
+        let images = vision.map(|vision| ImageReader::new(&files, vision));
+        Ok(Self { options, files, source, text, images, warnings })
     }
 
     /// Returns the model's tokenizer, or `None` if the model has no tokenizer.
@@ -177,6 +182,19 @@ impl Opening {
         self.text.renderer.render(chat)
     }
 
+    /// Renders a conversation with the chat template. Each part `{"type": "image"}` of a message's content stands
+    /// for the next image.
+    ///
+    /// # Errors
+    /// Returns an error if the model reads no images, or the template writes another number of placeholders.
+    pub fn chat_with_images(&self, chat: &Chat, images: &[Pixels]) -> Result<ImagePrompt, ModelError> {
+        let Some(reader) = &self.images else {
+            let (path, does) = (self.text.path.clone(), "reads only text");
+            return Err(ModelError::Kind { path, does, asked: "read images" });
+        };
+        reader.prompt(self.text.tokenizer()?, chat, images, |chat| self.render(chat))
+    }
+
     /// Chooses a context for at least `tokens` tokens, unless the options or an export set one. It is a power
     /// of two, so that few modules are compiled, and at most the model's own limit.
     pub fn fit_context(&mut self, tokens: usize) {
@@ -219,7 +237,7 @@ impl Opening {
     pub fn build(self) -> Result<Model, ModelError> {
         self.check_mtp()?;
         let draft = self.draft()?;
-        let Self { options, files, source, text, warnings } = self;
+        let Self { options, files, source, text, images: _, warnings } = self;
         let tokenizer = text.tokenizer.clone();
         let unbuilt = Unbuilt { files, source, tokenizer, options, draft };
         let (jobs, asked) = channel();

@@ -62,6 +62,8 @@ pub struct OpenOptions {
     pub tuning: Option<TuningSource>,
     /// Whether to build the entry point for [`score`](super::Model::score) now, not in its first call.
     pub score: bool,
+    /// Whether to build the entry point for the features of [images](super::Opening::chat_with_images).
+    pub images: bool,
     /// How to propose draft tokens, several of which one call of the model verifies.
     pub speculate: Speculation,
     /// Whether to compare all weights with the hashes in the archive before loading the weights.
@@ -185,6 +187,7 @@ impl Default for OpenOptions {
             threads: 0,
             tuning: None,
             score: false,
+            images: false,
             speculate: Speculation::default(),
             verify: false,
             lora: Vec::new(),
@@ -253,6 +256,13 @@ impl OpenOptions {
             watch: self.watch.clone(),
             ..Self::default()
         }
+    }
+
+    /// Returns the options of the vision tower: the same engine and device, and weights as in the checkpoint.
+    pub(super) fn of_tower(&self) -> Self {
+        let dtype = self.numeric.dtype;
+        let numeric = NumericOptions { dtype, ..self.of_draft().numeric };
+        Self { numeric, ..self.of_draft() }
     }
 
     /// Creates a function that passes each build step to the function in [`watch`](Self::watch).

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use generate::{Chat, ChatTemplate, GenerateError, TemplateSource};
 use irpa::ModelFiles;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::ModelError;
 use super::room::with_room;
@@ -80,6 +80,8 @@ pub(super) struct Renderer {
     files: ModelFiles,
     program: Option<TemplateProgram>,
     template: Arc<OnceLock<Template>>,
+    /// Whether the template reads a message's content as a list of texts and images.
+    reads_parts: bool,
 }
 
 /// The text is parsed only by the process that renders it.
@@ -89,11 +91,13 @@ enum Template {
 }
 
 impl Renderer {
-    pub fn new(files: &ModelFiles, program: Option<TemplateProgram>) -> Self {
-        Self { files: files.clone(), program, template: Arc::default() }
+    pub fn new(files: &ModelFiles, program: Option<TemplateProgram>, reads_parts: bool) -> Self {
+        Self { files: files.clone(), program, template: Arc::default(), reads_parts }
     }
 
     pub fn render(&self, chat: &Chat) -> Result<String, ModelError> {
+        let in_parts = self.reads_parts.then(|| in_parts(chat));
+        let chat = in_parts.as_ref().unwrap_or(chat);
         match self.template()? {
             Template::Program(program, source) => program.render(source, chat),
             Template::Parsed(template) => {
@@ -120,6 +124,18 @@ impl Renderer {
         };
         Ok(self.template.get_or_init(|| template))
     }
+}
+
+/// The same conversation, in which each text is a list with one part.
+fn in_parts(chat: &Chat) -> Chat {
+    let message = |message: &Value| {
+        let mut message = message.clone();
+        if let Some(content) = message.get_mut("content").filter(|content| content.is_string()) {
+            *content = json!([{ "type": "text", "text": content }]);
+        }
+        message
+    };
+    Chat { messages: chat.messages.iter().map(message).collect(), ..chat.clone() }
 }
 
 impl TemplateProgram {

@@ -13,7 +13,7 @@ use hub::near_path;
 use irpa::{Archive, ArchiveError, Checkpoint, ModelFiles};
 use lower::{Module, Shards, Weights};
 use models::fit::{self, OpenWarning};
-use models::{Opened, SentenceConfig, SpeechConfig};
+use models::{Opened, SentenceConfig, SpeechConfig, Vision};
 use program::numeric::NumericOption;
 use runtime::{CompileOptions, Device, Runtime, device};
 use targets::{DeviceKind, DeviceName, Mesh, MeshRules, Target};
@@ -88,6 +88,13 @@ impl Source {
         match self {
             Self::Export(..) => None,
             Self::Checkpoint(model) => model.kind.speech(),
+        }
+    }
+
+    pub fn vision(&self) -> Option<&Vision> {
+        match self {
+            Self::Export(..) => None,
+            Self::Checkpoint(model) => model.vision.as_ref(),
         }
     }
 
@@ -232,6 +239,9 @@ pub(super) fn planned(model: Opened, options: &OpenOptions) -> Result<Plan, Mode
 
 pub(super) fn entries(plan: &Plan, options: &OpenOptions, score: bool) -> Vec<EntryPoint> {
     let mut entries = if score { plan.entry_points() } else { plan.steps() };
+    if let Some(vision) = plan.model.vision.as_ref().filter(|_| options.images) {
+        entries.extend(plan.features(vision.vectors()));
+    }
     if options.speculate != Speculation::Off {
         entries.extend(plan.verifier());
     }

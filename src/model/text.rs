@@ -46,7 +46,7 @@ impl ModelText {
             .speech()
             .map(|config| Speech::read(files.path(), config, tokenizer.as_deref(), &mut defaults));
         let speech = speech.transpose()?;
-        let renderer = Renderer::new(files, options.template_program.clone());
+        let renderer = Renderer::new(files, options.template_program.clone(), source.vision().is_some());
         let (path, token_options) = (files.path().to_owned(), TokenOptionsCache::default());
         let (constraint_program, processes) = (options.constraint_program.clone(), OnceLock::new());
         Ok(Self {

@@ -35,6 +35,8 @@ mod documents {
     struct Distributed;
     #[doc = include_str!("../../docs/guides/gguf.md")]
     struct Gguf;
+    #[doc = include_str!("../../docs/guides/images.md")]
+    struct Images;
     #[doc = include_str!("../../docs/guides/library.md")]
     struct Library;
     #[doc = include_str!("../../docs/guides/transcribe.md")]

@@ -4,14 +4,17 @@
 use std::fs;
 use std::path::PathBuf;
 
-use pixels::{ImageLimits, SmolVlmProcessor};
+use pixels::{ImageLimits, Pixels, SmolVlmProcessor};
 use safetensors::SafeTensors;
 use serde::Deserialize;
-use tracewright::generate::{Features, Network, Session};
+use serde_json::{Value, json};
+use tracewright::generate::{Chat, Features, Network, Session};
+use tracewright::model::{ImagePrompt, Opening, TuningSource, read_image};
 use tracewright::models::{self, fit};
 use tracewright::ops::{Array, ElementType};
 use tracewright::runtime::Device;
-use tracewright::{EntryPoint, Plan, Program};
+use tracewright::targets::Tuning;
+use tracewright::{EntryPoint, GenerateOptions, Model, NumericOptions, OpenOptions, Plan, Program};
 use tracewright_tests::built::{Built, compiler, repository};
 use tracewright_tests::golden::{BOUND, best, relative_error};
 use tracewright_tests::level;
@@ -30,6 +33,7 @@ struct Golden {
 #[derive(Deserialize)]
 struct Case {
     files: Vec<String>,
+    messages: Value,
     prompt_tokens: Vec<u32>,
     tokens: Vec<u32>,
 }
@@ -108,4 +112,97 @@ fn a_smolvlm_gives_the_features_and_the_logits_of_transformers() {
             logits = session.feed(&[token]).unwrap();
         }
     }
+}
+
+fn opening(name: &str) -> Opening {
+    let options = OpenOptions {
+        numeric: NumericOptions { dtype: Some(ElementType::F32), ..NumericOptions::default() },
+        context: Some(CONTEXT),
+        chunk: Some(8),
+        tuning: Some(TuningSource::Given(Tuning::default())),
+        compiler: Some(compiler().unwrap()),
+        cache: Some(repository().join(".tracewright/cache")),
+        images: true,
+        ..OpenOptions::default()
+    };
+    Opening::read(fixture(name), options).unwrap()
+}
+
+fn images(files: &[String]) -> Vec<Pixels> {
+    files.iter().map(|file| read_image(&fixture("images").join(file)).unwrap()).collect()
+}
+
+fn chat(messages: &Value) -> Chat {
+    let messages = messages.as_array().unwrap().clone();
+    Chat { messages, add_generation_prompt: true, ..Chat::default() }
+}
+
+/// The first tokens of an answer, which begins with state of earlier prompts.
+fn answer(model: &Model, prompt: ImagePrompt, reuses: bool) -> Vec<u32> {
+    let options = GenerateOptions { max_tokens: 12, ignore_eos: true, ..GenerateOptions::default() };
+    let request = model.continue_prompt(model.see(prompt).unwrap()).options(options);
+    let request = if reuses { request.reuse() } else { request };
+    request.complete().unwrap().generated.tokens
+}
+
+#[test]
+fn conversations_with_images_give_the_tokens_of_transformers() {
+    let opening = opening("smolvlm");
+    let model = opening.clone().build().unwrap();
+    let cases = cases();
+    for case in &cases {
+        let prompt = opening.chat_with_images(&chat(&case.messages), &images(&case.files)).unwrap();
+        assert_eq!(prompt.tokens(), case.prompt_tokens, "{:?}", case.files);
+        assert_eq!(answer(&model, prompt, false), case.tokens, "{:?}", case.files);
+    }
+    // The same placeholders with another image are another prompt.
+    let with = |file: &str, reuses: bool| {
+        let prompt =
+            opening.chat_with_images(&chat(&cases[0].messages), &images(&[file.to_owned()])).unwrap();
+        (prompt.tokens().len(), answer(&model, prompt, reuses))
+    };
+    let fresh = ["alpha.png", "alpha.webp", "gray_alpha.png"].map(|file| with(file, false));
+    assert_eq!(fresh[0].1, cases[0].tokens);
+    assert_ne!(fresh[0].1, fresh[2].1);
+    assert_eq!(fresh[0].0, fresh[2].0);
+    for _ in 0..2 {
+        let reused = ["alpha.png", "alpha.webp", "gray_alpha.png"].map(|file| with(file, true));
+        assert_eq!(reused, fresh);
+    }
+}
+
+/// The name of the placeholder in a user's text is text.
+#[test]
+fn placeholders_of_users_take_no_image() {
+    let opening = opening("smolvlm");
+    let of = |text: &str, count: usize| {
+        let content = json!([{ "type": "text", "text": text }, { "type": "image" }]);
+        let messages = json!([{ "role": "user", "content": content }]);
+        opening.chat_with_images(&chat(&messages), &images(&vec!["rgb.png".into(); count]))
+    };
+    let (plain, named) = (of("Is it ? or", 1).unwrap(), of("Is it <image> or", 1).unwrap());
+    let token = opening.tokenizer().unwrap().special_token("<image>").unwrap();
+    let count = |prompt: &ImagePrompt| prompt.tokens().iter().filter(|one| **one == token).count();
+    assert_eq!(count(&named), count(&plain) + 1);
+    let places = |prompt: &ImagePrompt| prompt.replaced().collect::<Vec<usize>>();
+    assert_eq!(places(&named), places(&plain));
+    for count in [0, 2] {
+        let error = of("Is it <image> or", count).unwrap_err().to_string();
+        assert!(error.starts_with("the conversation has 1 placeholders of images, expected"), "{error}");
+    }
+}
+
+/// A text network reads no image, and a conversation without images stays as it is.
+#[test]
+fn other_models_and_conversations_are_unchanged() {
+    let error = opening("gemma3-4b-tower").chat_with_images(&Chat::default(), &[]).unwrap_err().to_string();
+    assert!(error.ends_with("reads only text, and cannot read images"), "{error}");
+    let opening = opening("smolvlm");
+    let text =
+        |content: Value| opening.render(&chat(&json!([{ "role": "user", "content": content }]))).unwrap();
+    let expected = "<|im_start|>User: Hello<end_of_utterance>\nAssistant:";
+    assert_eq!(text("Hello".into()), expected);
+    assert_eq!(text(json!([{ "type": "text", "text": "Hello" }])), expected);
+    let image = read_image(&fixture("smolvlm/config.json")).unwrap_err();
+    assert!(format!("{image:?}").contains("the data is no image in a known format"), "{image:?}");
 }

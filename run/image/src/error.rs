@@ -4,7 +4,6 @@ use errors::FileError;
 
 /// Why an image cannot be read.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum ImageError {
     /// The file cannot be read.
     #[error(transparent)]

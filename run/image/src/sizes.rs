@@ -30,8 +30,8 @@ pub struct TiledSize {
 const LONGEST: usize = 4096;
 
 impl TiledSize {
-    /// The text of an image in a prompt (`processing_smolvlm.py`): `image` stands `vectors` times for each tile,
-    /// between `fake` tokens and the places of the tiles, and `global` precedes the image of the whole.
+    /// The text of an image in a prompt (`processing_smolvlm.py`): `image` stands `vectors` times for each tile.
+    /// A `fake` token and the place of the tile, or `global` for the image of the whole, precede it.
     pub fn text(&self, [fake, image, global]: [&str; 3], vectors: usize) -> String {
         let vectors = image.repeat(vectors);
         let mut text = String::new();

@@ -12,6 +12,7 @@ use tracewright::build::LoadError;
 use tracewright::embed::EmbedError;
 use tracewright::export::ExportError;
 use tracewright::model::ModelError;
+use tracewright::pixels::ImageError;
 
 coded! {
     CompileError: File {
@@ -98,12 +99,18 @@ coded! {
         TW0801: Key Syntax;
     }
 
+    ImageError: File {
+        TW0830: Format Decode Bytes Pixels Ratio;
+    }
+
     ModelError: Audio File Config Lora Hub Sizes Archive Cached Plan Load Xla Plugin Export Tuning Generate Failed Embed Prompt {
         TW0713: Platform;
         TW0822: NoTokenizer;
         TW0802: SpeechToken;
         TW0829: Language EnglishOnly;
         TW0823: Kind;
+        TW0830: Image;
+        TW0831: Placeholders ImageToken;
         TW0824: DraftTokenizer;
         TW0826: Mtp;
         TW0001: AsExported Compiled Target NoCache MeshEngine MeshDevice NoMesh;

@@ -21,6 +21,14 @@ pub struct Arguments {
     /// Message to answer, which the model's chat template formats
     #[arg(long, group = "input", value_name = "TEXT")]
     pub chat: Option<String>,
+    /// Image of the message, before its text; may be repeated
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "chat",
+        conflicts_with_all = ["prompt_cache", "all_positions", "print_commands"]
+    )]
+    pub image: Vec<PathBuf>,
     /// Token ids that the model continues, such as 5,17,3
     #[arg(long, group = "input", value_name = "IDS", value_delimiter = ',')]
     pub tokens: Option<Vec<u32>>,
@@ -85,7 +93,7 @@ mod run {
     use tracewright::files::NewFile;
     use tracewright::footprint::peak_rss;
     use tracewright::generate::{Finish, GenerateError, Logprob, TokenLogprobs, Tokenizer};
-    use tracewright::model::{Completion, Opening, Pieces};
+    use tracewright::model::{Completion, ImagePrompt, Opening, Pieces, read_image};
     use tracewright::output_guard::check_output;
     use tracewright::{GenerateOptions, Model, ModelError};
 
@@ -107,21 +115,10 @@ mod run {
     impl Arguments {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
             let interrupt = &invocation.interrupt;
-            if self.chat.is_none()
-                && let Some(option) = self.system.as_ref().map(|_| "--system").or(self.template.first())
-            {
-                let what = format!("`{option}` belongs to `--chat`; give the message to answer with it");
-                return Err(usage(what).into());
-            }
-            if self.print_commands && self.run.engine.engine == Engine::Xla {
-                return Err(usage(
-                    "`--print-commands` is for IREE; leave it out, or leave out `--engine xla`",
-                )
-                .into());
-            }
+            self.check()?;
             // What is wrong with the model is said before what is wrong with the prompt.
             let opening = load::read(&self.model, &self.run, invocation)?;
-            let (mut opening, (prompt, options)) = load::prepared(opening, self, interrupt, prepare)?;
+            let (mut opening, (prompt, images, options)) = load::prepared(opening, self, interrupt, prepare)?;
             let cache = self.prompt_cache.as_deref().map(|path| SequenceFile::open(&self.model, path));
             let mut cache = cache.transpose()?;
             let logits = self.save_logits.as_deref().map(|path| begin(&self.model, path)).transpose()?;
@@ -135,6 +132,7 @@ mod run {
             };
             opening.fit_context(prompt.len().saturating_add(new).max(known));
             opening.options.score = all_positions;
+            opening.options.images = images.is_some();
             let limit = load::limit(&opening);
             if let Some(vocabulary) = opening.vocabulary() {
                 load::check_prompt(&prompt, limit, vocabulary)?;
@@ -148,7 +146,11 @@ mod run {
             say_ends(&options, &model);
 
             let constrained = options.follow.is_some();
-            let request = model.continue_prompt(&prompt).options(options);
+            let request = match images {
+                Some(images) => model.continue_prompt(model.see(images)?),
+                None => model.continue_prompt(&prompt),
+            };
+            let request = request.options(options);
             let request = match cache.as_mut().and_then(|cache| cache.saved.take()) {
                 Some(saved) => {
                     model.load(saved)?;
@@ -184,11 +186,35 @@ mod run {
             }
             interrupt.check()
         }
+
+        /// Checks options that need one another.
+        fn check(&self) -> Result<(), Error> {
+            let system = self.system.as_ref().map(|_| "--system");
+            let image = self.image.first().map(|_| "--image");
+            if self.chat.is_none()
+                && let Some(option) = system.or(self.template.first()).or(image)
+            {
+                let what = format!("`{option}` belongs to `--chat`; give the message to answer with it");
+                return Err(usage(what).into());
+            }
+            if self.print_commands && self.run.engine.engine == Engine::Xla {
+                let what = "`--print-commands` is for IREE; leave it out, or leave out `--engine xla`";
+                return Err(usage(what).into());
+            }
+            Ok(())
+        }
     }
 
     /// Also checks whether the tokenizer supports the options.
-    fn prepare(opening: &Opening, arguments: &Arguments) -> Result<(Vec<u32>, GenerateOptions), Error> {
-        let prompt = prompt(opening, arguments)?;
+    fn prepare(
+        opening: &Opening,
+        arguments: &Arguments,
+    ) -> Result<(Vec<u32>, Option<ImagePrompt>, GenerateOptions), Error> {
+        let images = seen(opening, arguments)?;
+        let prompt = match &images {
+            Some(images) => images.tokens().to_vec(),
+            None => prompt(opening, arguments)?,
+        };
         let options = arguments.sampling.options(&arguments.model, opening)?;
         let options = GenerateOptions {
             max_tokens: arguments.max_tokens.unwrap_or(options.max_tokens),
@@ -200,7 +226,24 @@ mod run {
             ..options
         };
         arguments.sampling.check(opening, &options)?;
-        Ok((prompt, options))
+        Ok((prompt, images, options))
+    }
+
+    /// The message with its images, or `None` without images.
+    fn seen(opening: &Opening, arguments: &Arguments) -> Result<Option<ImagePrompt>, Error> {
+        let Arguments { image, chat: Some(message), .. } = arguments else { return Ok(None) };
+        if image.is_empty() {
+            return Ok(None);
+        }
+        let images = image.iter().map(|path| read_image(path)).collect::<Result<Vec<_>, _>>()?;
+        let mut messages = conversation(arguments.system.as_deref(), message);
+        if let Some(message) = messages.last_mut() {
+            let parts = image.iter().map(|_| json!({ "type": "image" }));
+            let text = json!({ "type": "text", "text": message["content"] });
+            message["content"] = parts.chain([text]).collect();
+        }
+        let extras = Extras::read(&arguments.template)?;
+        Ok(Some(opening.chat_with_images(&extras.chat(messages), &images)?))
     }
 
     /// Prints the pieces unless `quiet`. Ctrl-C ends the answer after the next token.

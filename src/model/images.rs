@@ -1,0 +1,159 @@
+//! Conversations with images. The vision tower replaces the embeddings of placeholder tokens.
+
+use std::path::Path;
+use std::sync::mpsc::channel;
+
+use generate::{Chat, Features, Prompt, PromptPart, Tokenizer};
+use irpa::ModelFiles;
+use models::Vision;
+use pixels::{ImageLimits, Pixels, SmolVlmProcessor};
+use serde_json::Value;
+
+use super::engine::Job;
+use super::{Model, ModelError};
+
+/// The placeholder of an image in the text of a chat template, and the tokens around an image.
+const MARKER: &str = "<image>";
+const FAKE: &str = "<fake_token_around_image>";
+const GLOBAL: &str = "<global-img>";
+
+/// The tokens of a conversation with images, which the vision tower has not read yet.
+#[derive(Clone, Debug)]
+pub struct ImagePrompt {
+    tokens: Vec<u32>,
+    /// Whether a vector of an image replaces the token.
+    is_replaced: Vec<bool>,
+    placeholder: u32,
+    /// The patches that each call of the tower reads.
+    tiles: Vec<Vec<f32>>,
+}
+
+/// A model's vision tower, as far as prompts need it.
+#[derive(Clone, Debug)]
+pub(super) struct ImageReader {
+    files: ModelFiles,
+    vision: Vision,
+}
+
+impl ImagePrompt {
+    /// The tokens, in which placeholders stand for images.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// The indices of the tokens that vectors of images replace.
+    pub fn replaced(&self) -> impl Iterator<Item = usize> + '_ {
+        self.is_replaced.iter().enumerate().filter(|(_, is)| **is).map(|(index, _)| index)
+    }
+
+    /// The prompt with the vectors of all tiles, one after another.
+    fn with(self, features: &[f32], width: usize) -> Prompt {
+        let (mut parts, mut start) = (Vec::new(), 0);
+        let mut vectors = features.chunks(width.max(1));
+        for part in self.is_replaced.chunk_by(|a, b| a == b) {
+            let tokens = &self.tokens[start..start + part.len()];
+            start += part.len();
+            parts.push(if part[0] {
+                let numbers = vectors.by_ref().take(part.len()).flatten().copied().collect();
+                PromptPart::Features(Features { numbers, width }, self.placeholder)
+            } else {
+                PromptPart::Tokens(tokens.to_vec())
+            });
+        }
+        Prompt { parts, ..Prompt::default() }
+    }
+}
+
+/// Reads and decodes an image for [`Opening::chat_with_images`](super::Opening::chat_with_images).
+///
+/// # Errors
+/// Returns an error if the file is no image, or exceeds a limit.
+pub fn read_image(path: &Path) -> Result<Pixels, ModelError> {
+    ImageLimits::default().read(path).map_err(|source| ModelError::Image { path: path.into(), source })
+}
+
+impl Model {
+    /// Runs the vision tower, and returns a prompt for [`continue_prompt`](Self::continue_prompt). The first call
+    /// builds the tower. Open the model with [`OpenOptions::images`](super::OpenOptions::images).
+    pub fn see(&self, prompt: ImagePrompt) -> Result<Prompt, ModelError> {
+        let (answer, found) = channel();
+        self.inner.ask(Job::See(prompt.tiles.clone(), answer))?;
+        let (features, width) = found.recv().map_err(|_| ModelError::Gone)??;
+        Ok(prompt.with(&features, width))
+    }
+}
+
+impl ImageReader {
+    pub fn new(files: &ModelFiles, vision: &Vision) -> Self {
+        Self { files: files.clone(), vision: vision.clone() }
+    }
+
+    pub fn prompt(
+        &self,
+        tokenizer: &Tokenizer,
+        chat: &Chat,
+        images: &[Pixels],
+        render: impl Fn(&Chat) -> Result<String, ModelError>,
+    ) -> Result<ImagePrompt, ModelError> {
+        let vision = &self.vision;
+        // A tokenizer can lack a token for `GLOBAL`, which is text then.
+        for (name, token) in [(MARKER, Some(vision.image_token)), (FAKE, None)] {
+            let found = tokenizer.special_token(name);
+            if found.is_none() || token.is_some_and(|token| found != Some(token)) {
+                return Err(ModelError::ImageToken { path: self.files.path().into(), name, token });
+            }
+        }
+        let processor = SmolVlmProcessor::of_folder(self.files.path(), vision)?;
+        let images: Vec<_> = images.iter().map(|image| processor.tiles(image, vision.patch_size)).collect();
+        // The template must not see the placeholder in the text of a user.
+        let hidden = hidden(&chat.messages);
+        let messages = chat.messages.iter().map(|message| replaced(message, MARKER, &hidden)).collect();
+        let rendered = render(&Chat { messages, ..chat.clone() })?;
+        let found = rendered.matches(MARKER).count();
+        if found != images.len() {
+            return Err(ModelError::Placeholders { found, expected: images.len() });
+        }
+        let mut text = String::new();
+        let mut is_image = Vec::new();
+        for (index, part) in rendered.split(MARKER).enumerate() {
+            if let Some(image) = index.checked_sub(1).and_then(|index| images.get(index)) {
+                text += &image.size.text([FAKE, MARKER, GLOBAL], vision.vectors());
+                is_image.extend(vec![true; image.patches.len() * vision.vectors()]);
+            }
+            is_image.extend(part.matches(&hidden).map(|_| false));
+            text += &part.replace(&hidden, MARKER);
+        }
+        let tokens = tokenizer.encode_plain(&text)?;
+        let mut is_image = is_image.into_iter();
+        let is_replaced: Vec<bool> = tokens
+            .iter()
+            .map(|&token| token == vision.image_token && is_image.next().unwrap_or_default())
+            .collect();
+        let tiles: Vec<Vec<f32>> = images.into_iter().flat_map(|image| image.patches).collect();
+        let found = is_replaced.iter().filter(|is| **is).count();
+        if found != tiles.len() * vision.vectors() {
+            return Err(ModelError::Placeholders { found, expected: tiles.len() * vision.vectors() });
+        }
+        Ok(ImagePrompt { tokens, is_replaced, placeholder: vision.image_token, tiles })
+    }
+}
+
+/// A text of private-use characters that no message contains.
+fn hidden(messages: &[Value]) -> String {
+    let all = Value::from(messages.to_vec()).to_string();
+    let mut hidden = "\u{e0a1}\u{e0a2}".to_owned();
+    while all.contains(&hidden) {
+        hidden.push('\u{e0a2}');
+    }
+    hidden
+}
+
+/// The same value with another text in all of its texts.
+fn replaced(value: &Value, from: &str, to: &str) -> Value {
+    match value {
+        Value::String(text) => text.replace(from, to).into(),
+        Value::Array(all) => all.iter().map(|one| replaced(one, from, to)).collect(),
+        Value::Object(all) => all.iter().map(|(key, one)| (key.clone(), replaced(one, from, to))).collect(),
+        other => other.clone(),
+    }
+}
