@@ -17,6 +17,7 @@ mod faults;
 mod generate;
 mod gguf;
 mod hostile;
+mod manual;
 mod odd_files;
 #[cfg(target_os = "linux")]
 mod opens;
