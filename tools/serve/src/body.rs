@@ -3,7 +3,7 @@
 use std::any::TypeId;
 use std::collections::HashMap;
 use std::io::Read as _;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use axum::body::Body;
 use axum::http::{HeaderMap, header};
@@ -18,6 +18,7 @@ use serde_json::Value;
 
 use crate::ServeOptions;
 use crate::failure::Failure;
+use crate::sync::lock;
 
 /// Reads the body of a request as a JSON object.
 pub async fn read(headers: &HeaderMap, body: Body, options: &ServeOptions) -> Result<Value, Failure> {
@@ -84,7 +85,7 @@ pub fn schema<T: JsonSchema>() -> Schema {
 /// The schema of a type, generated for the first body only.
 fn known_schema<T: JsonSchema + 'static>() -> Arc<Schema> {
     static KNOWN: LazyLock<Mutex<HashMap<TypeId, Arc<Schema>>>> = LazyLock::new(Mutex::default);
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = lock(&KNOWN);
     known.entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(schema::<T>())).clone()
 }
 

@@ -1,6 +1,5 @@
 //! How long a model without requests stays loaded, in the notation of Ollama.
 
-use std::str::FromStr;
 use std::time::Duration;
 
 use jiff::SignedDuration;
@@ -14,23 +13,6 @@ use crate::failure::Failure;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeepAlive(pub Option<Duration>);
 
-/// The text is no time that a model can stay loaded.
-#[derive(Debug, thiserror::Error)]
-#[error("expected seconds or a duration, such as `300`, `5m` or `1h`, or `-1` to keep the model")]
-pub struct NoDuration;
-
-impl FromStr for KeepAlive {
-    type Err = NoDuration;
-
-    fn from_str(text: &str) -> Result<Self, NoDuration> {
-        let time = match text.parse() {
-            Ok(seconds) => SignedDuration::try_from_secs_f64(seconds).map_err(|_| NoDuration)?,
-            Err(_) => text.parse().map_err(|_| NoDuration)?,
-        };
-        Ok(Self(Duration::try_from(time).ok()))
-    }
-}
-
 impl KeepAlive {
     /// Reads the field `keep_alive` of a request: a number of seconds, or a text.
     pub fn of_field(given: Option<&Value>) -> Result<Option<Self>, Failure> {
@@ -39,14 +21,22 @@ impl KeepAlive {
             Value::String(text) => text.clone(),
             other => other.to_string(),
         };
-        let refuse = |_| {
+        Self::read(&text).map(Some).ok_or_else(|| {
             Failure::field(
                 "keep_alive",
                 shown(given),
                 "seconds or a duration, such as `300`, `\"5m\"` or `-1`",
             )
+        })
+    }
+
+    /// Returns `None` for a text that is neither a number of seconds nor a duration.
+    fn read(text: &str) -> Option<Self> {
+        let time = match text.parse() {
+            Ok(seconds) => SignedDuration::try_from_secs_f64(seconds).ok()?,
+            Err(_) => text.parse().ok()?,
         };
-        text.parse().map(Some).map_err(refuse)
+        Some(Self(Duration::try_from(time).ok()))
     }
 }
 
@@ -56,7 +46,7 @@ mod tests {
 
     #[test]
     fn seconds_durations_and_no_end_are_read() {
-        let read = |text: &str| text.parse::<KeepAlive>().ok().map(|KeepAlive(time)| time);
+        let read = |text: &str| KeepAlive::read(text).map(|KeepAlive(time)| time);
         let seconds = |seconds| Some(Some(Duration::from_secs(seconds)));
         assert_eq!(read("300"), seconds(300));
         assert_eq!(read("5m"), seconds(300));

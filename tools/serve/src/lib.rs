@@ -39,6 +39,7 @@ mod responses;
 mod routes;
 mod sampling;
 mod stream;
+mod sync;
 mod tokens;
 mod tools;
 mod update;

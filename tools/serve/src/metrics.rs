@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::http::StatusCode;
 use generate::Generated;
 
 use crate::models::Models;
+use crate::sync::lock;
 use crate::update::Usage;
 
 /// The upper bounds of the buckets in the histogram of times to the first token, in seconds.
@@ -98,10 +99,6 @@ fn seconds(microseconds: &AtomicU64) -> f64 {
 /// Escapes the value of a label.
 fn label(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Metrics {

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use errors::{escaped, shortened};
@@ -13,6 +13,7 @@ use tracewright::Model;
 use crate::ServeError;
 use crate::failure::{Failure, causes};
 use crate::ids::now;
+use crate::sync::lock;
 
 /// A function that opens a model of the server. The server calls `OpenModel` on a thread that may block.
 pub type OpenModel = Box<dyn Fn() -> Result<Model, Box<dyn Error + Send + Sync>> + Send + Sync>;
@@ -159,15 +160,14 @@ impl Models {
         task.await.unwrap_or_else(|error| Err(Failure::Server { why: error.to_string() }))
     }
 
-    /// Unloads a model, and returns whether it was loaded. Running answers end first, and then free its memory.
-    pub async fn unload(&self, name: Option<&str>) -> Result<bool, Failure> {
+    /// Unloads a model if it is loaded. Running answers end first, and then free its memory.
+    pub async fn unload(&self, name: Option<&str>) -> Result<(), Failure> {
         let entry = self.entry(name)?;
         let _opening = entry.opening.lock().await;
-        let was_loaded = entry.used().take().is_some();
-        if was_loaded {
+        if entry.used().take().is_some() {
             tracing::info!("`{}` is unloaded", entry.name);
         }
-        Ok(was_loaded)
+        Ok(())
     }
 
     /// Sets the time after which the server unloads the model, until the next request; `None` for no end.
@@ -195,10 +195,6 @@ impl Models {
             Failure::Model { name: shortened(escaped(name.unwrap_or_default()), 200), known }
         })
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Entry {

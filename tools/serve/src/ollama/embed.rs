@@ -18,6 +18,7 @@ use crate::embeddings::{EmbeddingFields, computed};
 use crate::failure::Failure;
 use crate::interface::{Interface, OF_EMBED};
 use crate::keep_alive::KeepAlive;
+use crate::models::Loaded;
 
 pub static EMBED: Interface = Interface::new(|| vec![schema::<EmbedFields>()], &[OF_EMBED]);
 pub static EMBEDDINGS: Interface = Interface::new(|| vec![schema::<OneFields>()], &[]);
@@ -55,16 +56,12 @@ pub async fn embed(
     let start = Instant::now();
     let _permit = app.permit()?;
     let body = app.read_as(&EMBED, &headers, body).await?;
-    let request: EmbedFields = fields(&body)?;
-    let name = plain(&request.model);
-    let keep_alive = KeepAlive::of_field(request.keep_alive.as_ref())?;
-    let loaded = load(&app, name, keep_alive).await?;
+    let EmbedFields { model, input, dimensions, keep_alive, options } = fields(&body)?;
+    let loaded = loaded(&app, &model, keep_alive.as_ref(), options.as_ref()).await?;
     let loading = start.elapsed();
-    options::fields(request.options.as_ref(), loaded.model.info().context)?;
-    let asked = EmbeddingFields::of(request.input, request.dimensions, None);
-    let (embeddings, tokens) = computed(&app, &loaded, asked).await?;
+    let (embeddings, tokens) = computed(&app, &loaded, EmbeddingFields::of(input, dimensions, None)).await?;
     Ok(Json(json!({
-        "model": request.model,
+        "model": model,
         "embeddings": embeddings,
         "total_duration": start.elapsed().as_nanos() as u64,
         "load_duration": loading.as_nanos() as u64,
@@ -80,12 +77,20 @@ pub async fn embeddings(
 ) -> Result<Json<Value>, Failure> {
     let _permit = app.permit()?;
     let body = app.read_as(&EMBEDDINGS, &headers, body).await?;
-    let request: OneFields = fields(&body)?;
-    let name = plain(&request.model);
-    let keep_alive = KeepAlive::of_field(request.keep_alive.as_ref())?;
-    let loaded = load(&app, name, keep_alive).await?;
-    options::fields(request.options.as_ref(), loaded.model.info().context)?;
-    let (embeddings, _) =
-        computed(&app, &loaded, EmbeddingFields::of(json!(request.prompt), None, None)).await?;
+    let OneFields { model, prompt, keep_alive, options } = fields(&body)?;
+    let loaded = loaded(&app, &model, keep_alive.as_ref(), options.as_ref()).await?;
+    let (embeddings, _) = computed(&app, &loaded, EmbeddingFields::of(json!(prompt), None, None)).await?;
     Ok(Json(json!({ "embedding": embeddings.first() })))
+}
+
+/// Loads the model of a request, and checks the options.
+async fn loaded(
+    app: &App,
+    model: &str,
+    keep_alive: Option<&Value>,
+    options: Option<&Map<String, Value>>,
+) -> Result<Arc<Loaded>, Failure> {
+    let loaded = load(app, plain(model), KeepAlive::of_field(keep_alive)?).await?;
+    options::fields(options, loaded.model.info().context)?;
+    Ok(loaded)
 }
