@@ -75,9 +75,9 @@ pub fn read_image(path: &Path) -> Result<Pixels, ModelError> {
 impl Model {
     /// Runs the vision tower, and returns a prompt for [`continue_prompt`](Self::continue_prompt). The first call
     /// builds the tower. Open the model with [`OpenOptions::images`](super::OpenOptions::images).
-    pub fn see(&self, prompt: ImagePrompt) -> Result<Prompt, ModelError> {
+    pub fn see(&self, mut prompt: ImagePrompt) -> Result<Prompt, ModelError> {
         let (answer, found) = channel();
-        self.inner.ask(Job::See(prompt.tiles.clone(), answer))?;
+        self.inner.ask(Job::See(std::mem::take(&mut prompt.tiles), answer))?;
         let (features, width) = found.recv().map_err(|_| ModelError::Gone)??;
         Ok(prompt.with(&features, width))
     }

@@ -85,16 +85,17 @@ impl Model {
         speech.check(&self.inner.text.path, options)?;
         let config = speech.mel.config();
         let seconds = |samples: usize| samples as f64 / f64::from(config.sampling_rate);
-        let windows = || samples.chunks(config.samples()).map(|window| features(speech, window));
-        let language = match (&options.language, windows().next()) {
+        let windows = samples.chunks(config.samples()).map(|window| features(speech, window));
+        let mut windows = windows.peekable();
+        let language = match (&options.language, windows.peek()) {
             (Some(code), _) => code.clone(),
-            (None, Some(first)) if !speech.languages.is_empty() => self.detected(speech, first)?,
+            (None, Some(first)) if !speech.languages.is_empty() => self.detected(speech, first.clone())?,
             (None, _) => "en".into(),
         };
         let prompt = speech.prompt(speech.language(&language)?, options.translate);
         let duration = seconds(samples.len());
         let mut transcript = Transcript { language, duration, ..Transcript::default() };
-        for (index, features) in windows().enumerate() {
+        for (index, features) in windows.enumerate() {
             let found = self.heard(features, prompt.clone(), self.greedy(prompt.len()))?;
             let start = seconds(index * config.samples());
             let end = (start + seconds(config.samples())).min(duration);
