@@ -58,17 +58,16 @@ impl MelConfig {
     fn of(path: &Path, keys: &Map<String, Value>) -> Result<Self, AudioError> {
         let refuse = |key: &'static str, found: &Value, expected: &str| {
             let (found, expected) = (errors::shortened(found.to_string(), 80), String::from(expected));
-            Err(AudioError::Key { path: path.into(), key, found, expected })
+            AudioError::Key { path: path.into(), key, found, expected }
         };
         let kind = keys.get("feature_extractor_type");
         if let Some(other) = kind.filter(|kind| kind.as_str() != Some("WhisperFeatureExtractor")) {
-            return refuse("feature_extractor_type", other, "\"WhisperFeatureExtractor\"")
-                .map(|()| Self::default());
+            return Err(refuse("feature_extractor_type", other, "\"WhisperFeatureExtractor\""));
         }
         for key in ["dither", "do_normalize"] {
             let is_off = |value: &Value| value.is_null() || value.as_f64() == Some(0.0) || value == false;
             if let Some(other) = keys.get(key).filter(|value| !is_off(value)) {
-                return refuse(key, other, "0 or false").map(|()| Self::default());
+                return Err(refuse(key, other, "0 or false"));
             }
         }
         let usual = Self::default();
@@ -76,7 +75,7 @@ impl MelConfig {
             None => Ok(usual),
             Some(value) => match value.as_u64().and_then(|n| usize::try_from(n).ok()) {
                 Some(number) if (1..=most).contains(&number) => Ok(number),
-                _ => refuse(key, value, &format!("an integer from 1 to {most}")).map(|()| 0),
+                _ => Err(refuse(key, value, &format!("an integer from 1 to {most}"))),
             },
         };
         let config = Self {
