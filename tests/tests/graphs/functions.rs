@@ -79,7 +79,7 @@ fn functions_of_several_operations_in_iree() {
 #[test]
 fn convolutions_in_iree() {
     let number = |i: usize, modulus: usize, less: f64| (i % modulus) as f64 - less;
-    let x = (0..14).map(|i| number(i / 2 * 5 + i % 2 * 3, 11, 4.0)).collect();
+    let x = (0..14).map(|i| number(i / 2 * 5 + i % 2 * 3, 11, 4.0));
     let x = Value::new(TensorType::new(F32::element(), [7, 2]), x);
     let cases: [([usize; 3], &[f64]); 4] = [
         ([3, 1, 1], &[-9., 27., 49., -13., -13., -1., 13., 22., -16., -10., 10., 13., -11., -22.]),
@@ -106,7 +106,7 @@ fn convolutions_in_iree() {
             let (output, channel, tap) = (i / (2 * width), i / width % 2, i % width);
             number(output * 7 + channel * 4 + tap * 3, 9, 3.0)
         });
-        let taps = Value::new(TensorType::new(F32::element(), [2, 2, width]), taps.collect());
+        let taps = Value::new(TensorType::new(F32::element(), [2, 2, width]), taps);
         let inputs = [x.clone(), taps];
         assert_eq!(program.call(&name(sizes), &inputs)[0].data[..], *expected, "{sizes:?}");
         assert_eq!(evaluate(&trace, &name(sizes), &inputs, &weights)[0].data[..], *expected, "{sizes:?}");
