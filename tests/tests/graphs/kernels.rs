@@ -282,16 +282,15 @@ fn every_product_and_lookup_on_every_level() {
 fn rows_have_the_bits_that_they_have_alone() {
     const ROWS: usize = 13;
     for (target, mut formats) in levels() {
-        formats.retain(|format| format.element().is_none());
+        // Activations are rounded before a format is read: the short form takes the formats that an option chooses.
+        formats
+            .retain(|format| format.element().is_none() && formats_around().any(|around| around == *format));
         if formats.is_empty() {
             continue; // the code of integers is that of a level before it
         }
         let mut calls = Calls::default();
-        for (place, format) in formats.into_iter().enumerate() {
-            let cases = [(320, ActivationBits::Mixed), (70, ActivationBits::Sixteen)].into_iter().enumerate();
-            // In the short form both for the formats that an option chooses, and one in turn for each other.
-            let both = formats_around().any(|around| around == format);
-            for (_, (inputs, activations)) in cases.filter(|(case, _)| both || case % 2 == place % 2) {
+        for format in formats {
+            for (inputs, activations) in [(320, ActivationBits::Mixed), (70, ActivationBits::Sixteen)] {
                 let op = PackedLinear { format, outputs: 40, element: ElementType::F32, activations };
                 let x = with_outliers(random(TensorType::new(ElementType::F32, [ROWS, inputs]), 3));
                 let arguments = vec![x, packed(format, 40, inputs, 5)];
@@ -342,11 +341,15 @@ fn every_kernel_on_an_arm_processor() {
     // Fewer than elsewhere, since compiling for vectors that are this short takes long.
     let extents = [EXTENTS[2], EXTENTS[4], EXTENTS[7]];
     let extents = if emulator.is_some() { &extents[..] } else { &extents[..1] };
-    // In the short form the least and the one with all; what is not run is compiled for one of them.
+    // In the short form the least and the one with all. What is not run is compiled for the latter, in a format of each kind.
     let step = if long::is_wanted() { 1 } else { 2 };
     let once = emulator.is_none() && !long::is_wanted();
+    let kinds = [WeightFormat::Bf16, WeightFormat::Q8, WeightFormat::Q4K];
     for (name, formats) in ARM.into_iter().step_by(step) {
-        let is_compiled = |format: &&WeightFormat| !once || name == ARM[2].0 || !ARM[2].1.contains(*format);
+        if once && name != ARM[2].0 {
+            continue;
+        }
+        let is_compiled = |format: &&WeightFormat| !once || kinds.contains(*format);
         let target = compiler().resolve(&name.parse().unwrap()).unwrap();
         let found = |calls: &Calls| {
             let (trace, arguments) = calls.as_main().unwrap();
@@ -367,7 +370,7 @@ fn every_kernel_on_an_arm_processor() {
             }
         };
         let mut all: Vec<Calls> = formats.iter().filter(is_compiled).enumerate().map(uses).collect();
-        if formats == WeightFormat::ALL {
+        if once || formats == WeightFormat::ALL {
             let mut attended = Calls::default();
             let cases = attention(1, false).into_iter().chain(attention(2, true));
             let step = if emulator.is_some() { 4 } else { attention_step() };
@@ -390,7 +393,7 @@ fn every_kernel_on_an_arm_processor() {
 fn what_is_not_finite_stays_so() {
     for (target, formats) in levels() {
         let mut all = Calls::default();
-        for format in formats {
+        for format in formats.into_iter().filter(|&format| formats_around().any(|around| around == format)) {
             let element = activations(format)[0];
             let mut x = random(TensorType::new(element, [6, 70]), 0);
             // Every other row has one.
@@ -404,6 +407,9 @@ fn what_is_not_finite_stays_so() {
                 activations: ActivationBits::Mixed,
             };
             all.call(op, vec![x, packed(format, 20, 70, 1)]);
+        }
+        if all.calls.is_empty() {
+            continue;
         }
         let built = built(&all, &target, &as_it_is);
         let loaded = built.load(&all.weights);
