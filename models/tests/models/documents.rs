@@ -27,20 +27,6 @@ fn the_reference_lists_the_families() {
     expect_file!["../../../docs/reference/architectures.md"].assert_eq(&with_architectures(file, &table));
 }
 
-/// The README contains only the names of the architectures.
-#[test]
-fn the_readme_lists_the_architectures() {
-    const COLUMNS: usize = 4;
-    let mut names: Vec<String> =
-        tracewright_models::architectures().iter().map(|name| format!("`{name}`")).collect();
-    names.sort();
-    let mut table = format!("|{}\n|{}\n", " |".repeat(COLUMNS), "---|".repeat(COLUMNS));
-    for row in names.chunks(COLUMNS) {
-        table += &format!("| {} |\n", row.join(" | "));
-    }
-    expect_file!["../../../README.md"].assert_eq(&with_architectures("README.md", &table));
-}
-
 /// Replaces the text between the anchors `architectures` of a document.
 fn with_architectures(document: &str, table: &str) -> String {
     let (begin, end) = ("<!-- ANCHOR: architectures -->\n", "<!-- ANCHOR_END: architectures -->");

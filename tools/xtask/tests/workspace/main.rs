@@ -2,6 +2,7 @@
 
 mod arms;
 mod circles;
+mod figures;
 mod nouns;
 mod packages;
 mod prose;
