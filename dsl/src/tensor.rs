@@ -18,9 +18,10 @@ use crate::{Axis, Dim, NamedType, TraceErrorKind};
 /// implements `Copy`. The axes of the tensor have names.
 ///
 /// Elementwise operators take two tensors of the same element type, and align the tensors' axes by name. The
-/// axes of one tensor must include all axes of the other tensor. The operator repeats the tensor with fewer
-/// axes along the missing axes. If an operation is invalid, [`trace`](crate::trace) returns an error with the
-/// line of your code. The invalid operation returns a handle that causes no further errors.
+/// axes of one tensor must include all axes of the other tensor. Weights, constants, integers and booleans are
+/// repeated along the axes that they lack, and activations only by [`broadcast`](Self::broadcast). If an
+/// operation is invalid, [`trace`](crate::trace) returns an error with the line of your code. The invalid
+/// operation returns a handle that causes no further errors.
 ///
 /// A handle cannot leave its thread, because the open trace is thread-local.
 pub struct Tensor<T: Element> {
