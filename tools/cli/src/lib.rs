@@ -307,7 +307,7 @@ mod tests {
     #[cfg(feature = "iree")]
     #[test]
     fn commands_of_documents_are_commands() {
-        const OTHERS: [&str; 13] = [
+        const OTHERS: [&str; 15] = [
             "cd",
             "cp",
             "curl",
@@ -316,7 +316,9 @@ mod tests {
             "git",
             "mkdir",
             "export",
+            "ln",
             "pip",
+            "printf",
             "python",
             "python3",
             "iree-run-module",

