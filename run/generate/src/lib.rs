@@ -13,6 +13,7 @@ mod device_tensor;
 mod entry;
 mod error;
 mod executor;
+mod features;
 mod generation;
 mod gguf;
 mod model_file;
@@ -43,10 +44,11 @@ pub use defaults::{GenerationDefaults, generation_defaults};
 pub use device_tensor::{DeviceTensor, XlaBuffer};
 pub use error::{GenerateError, SavedFault};
 pub use executor::{CallArgument, Evaluator, Executor, Iree, LaterModules, Patience};
+pub use features::Features;
 pub use generation::{EndedSequence, Finish, Generated, TokenOptions};
 pub use model_file::gguf_text;
 pub use network::{MtpModule, Network, check_tokens};
-pub use prompt::{EncoderInput, Features, Prompt, PromptPart};
+pub use prompt::{EncoderInput, Prompt, PromptPart};
 pub use reply::{Follow, GenerateOptions, Reply};
 pub use sample::{
     Breakers, Dry, LogitRules, Logprob, Mirostat, MirostatVersion, Penalties, Range, Sampler, Sampling,

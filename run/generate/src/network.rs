@@ -180,6 +180,11 @@ impl<E: Executor> Network<E> {
         of_features: bool,
     ) -> Result<&EntryPoint, GenerateError> {
         let steps = if of_features { &self.feature_steps } else { &self.steps };
+        // A block of features is divided only if no call can compute it.
+        let fits = |entry: &&EntryPoint| entry.chunk >= positions && entry.sequences >= span;
+        if of_features && steps.iter().any(|entry| fits(&entry)) {
+            return cheapest(steps.iter().filter(fits), span, positions);
+        }
         let patience = if positions < LONG { Patience::Idle } else { Patience::Soon };
         let ready = steps.iter().filter(|entry| self.executor.is_ready(&entry.name, patience));
         cheapest(ready, span, positions).or_else(|_| cheapest(steps.iter(), span, positions))

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use crate::entry::KeptTensor;
 use crate::executor::Executor;
+use crate::features::FeatureBlocks;
 use crate::sequence::{Sequence, SequenceInput};
 use crate::sequences::Sequences;
 use crate::snapshot::{KeptRow, Snapshot, keeps_all};
@@ -40,11 +41,16 @@ struct Reusable {
 
 impl<B> Sequence<B> {
     /// Returns the longest prefix of `tokens` of which the sequence has, or can be rewound to, the state.
-    fn reusable(&self, index: usize, tokens: &[u32], rewinds: impl Fn(usize, usize) -> bool) -> Reusable {
+    fn reusable(
+        &self,
+        index: usize,
+        (tokens, features): (&[u32], &FeatureBlocks),
+        rewinds: impl Fn(usize, usize) -> bool,
+    ) -> Reusable {
         let prefix = &self.prefix;
         let same = self.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count();
         // Two positions with the same placeholder token can have different features.
-        let shared = same.min(self.input.first_features());
+        let shared = self.input.features.shared(features, same);
         let to = shared.min(prefix.length);
         let own = if to == prefix.length || rewinds(prefix.written, to) { to } else { 0 };
         let mut best = Reusable { index, length: own, shared, snapshot: None };
@@ -76,13 +82,6 @@ impl<B> Sequence<B> {
                 snapshots.remove(nearest);
             }
         }
-    }
-}
-
-impl SequenceInput {
-    /// The first position with features.
-    fn first_features(&self) -> usize {
-        self.features.first_key_value().map_or(usize::MAX, |(&first, _)| first)
     }
 }
 
@@ -149,10 +148,10 @@ impl<E: Executor> Sequences<'_, E> {
         let Some(&oldest) = free.iter().min_by_key(|&&index| self.all[index].prefix.used) else {
             return Ok(None);
         };
-        let wanted = &tokens[..tokens.len().saturating_sub(1).min(input.first_features())];
+        let wanted = (&tokens[..tokens.len().saturating_sub(1)], &input.features);
         let (original, adapter) = (self.network.original(tokens.len()), input.adapter);
         let is_valid = |one: &Reusable| self.all[one.index].prefix.original == original;
-        let found = || self.reusable(wanted, adapter).filter(is_valid);
+        let found = || self.reusable(wanted, adapter).into_iter().filter(is_valid);
         let shared = found().map(|one| one.shared).max().unwrap_or_default();
         let best = found().max_by_key(|one| (one.length, free.contains(&one.index)));
         let Some(best) = best.filter(|best| best.length > 0) else {
@@ -181,7 +180,11 @@ impl<E: Executor> Sequences<'_, E> {
     pub(crate) fn save(&self, model: &str, tokens: &[u32]) -> Result<SavedSequence, GenerateError> {
         let is_valid =
             |one: &Reusable| self.all[one.index].prefix.original == self.network.original(one.length);
-        let best = self.reusable(tokens, 0).filter(is_valid).max_by_key(|one| one.length);
+        let best = self
+            .reusable((tokens, &FeatureBlocks::default()), 0)
+            .into_iter()
+            .filter(is_valid)
+            .max_by_key(|one| one.length);
         let state = match best.filter(|best| best.length > 0) {
             Some(best) => self.network.downloaded(self.state_of(&best)?)?,
             None => Snapshot {
@@ -212,10 +215,11 @@ impl<E: Executor> Sequences<'_, E> {
     }
 
     /// The longest known prefix of `tokens` in each sequence with the adapter. A source changes the state.
-    fn reusable(&self, tokens: &[u32], adapter: u32) -> impl Iterator<Item = Reusable> {
+    fn reusable(&self, wanted: (&[u32], &FeatureBlocks), adapter: u32) -> Vec<Reusable> {
         let can = move |one: &Sequence<E::Buffer>| one.input.adapter == adapter && one.input.source.is_none();
         let all = self.all.iter().enumerate().filter(move |(_, one)| can(one));
-        all.map(|(index, one)| one.reusable(index, tokens, |from, to| self.network.rewinds(from, to)))
+        let rewinds = |from, to| self.network.rewinds(from, to);
+        all.map(|(index, one)| one.reusable(index, wanted, rewinds)).collect()
     }
 
     /// Rewinds a sequence to a prefix of its own tokens.

@@ -1,11 +1,10 @@
 //! [`Prompt`] is the whole input of a sequence.
 
-use std::collections::BTreeMap;
-
 use trace::Role;
 
 use crate::entry::{ArgBinding, EntryKind};
 use crate::executor::Executor;
+use crate::features::{FeatureBlocks, Features};
 use crate::network::check_tokens;
 use crate::sequence::{EncoderSource, SequenceInput};
 use crate::{GenerateError, Network};
@@ -45,17 +44,9 @@ pub struct Prompt {
 pub enum PromptPart {
     /// One token id for each position.
     Tokens(Vec<u32>),
-    /// Vectors in place of embeddings, and the token id that penalties see at their positions.
+    /// Vectors in place of embeddings, and the token id that penalties see at their positions. One call of the
+    /// network computes a part that fits into a call, because the vectors of an image can see each other.
     Features(Features, u32),
-}
-
-/// Vectors of `width` numbers, one after another.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Features {
-    /// The numbers of all vectors.
-    pub numbers: Vec<f32>,
-    /// The length of a vector.
-    pub width: usize,
 }
 
 /// The input that an encoder reads.
@@ -90,39 +81,19 @@ impl Prompt {
     }
 }
 
-impl Features {
-    /// The number of vectors.
-    pub fn positions(&self) -> usize {
-        self.numbers.len().checked_div(self.width).unwrap_or_default()
-    }
-
-    /// The vectors, of which [`check`](Self::check) has checked the width.
-    pub(crate) fn vectors(&self) -> impl Iterator<Item = Vec<f32>> {
-        self.numbers.chunks(self.width).map(<[f32]>::to_vec)
-    }
-
-    /// Checks that there are 1 to `most` vectors of `width` numbers.
-    pub(crate) fn check(&self, width: usize, most: usize) -> Result<(), GenerateError> {
-        let positions = self.positions();
-        if self.width == width && positions * width == self.numbers.len() && (1..=most).contains(&positions) {
-            return Ok(());
-        }
-        Err(GenerateError::Features { found: self.numbers.len(), width: self.width, expected: width, most })
-    }
-}
-
 impl<E: Executor> Network<E> {
     /// Checks a prompt, and returns its token ids and the rest of its input.
     pub(crate) fn read(&self, prompt: Prompt) -> Result<(Vec<u32>, SequenceInput), GenerateError> {
-        let mut features = BTreeMap::new();
+        let mut features = FeatureBlocks::default();
         let mut tokens = Vec::new();
-        for part in &prompt.parts {
+        for part in prompt.parts {
             match part {
                 PromptPart::Tokens(part) => tokens.extend(part),
                 PromptPart::Features(part, placeholder) => {
                     part.check(self.features()?, self.context())?;
-                    features.extend((tokens.len()..).zip(part.vectors()));
-                    tokens.resize(tokens.len() + part.positions(), *placeholder);
+                    let first = tokens.len();
+                    tokens.resize(first + part.positions(), placeholder);
+                    features.push(first, part);
                 }
             }
         }

@@ -1,8 +1,8 @@
 //! A member of a batch: its tokens, its input, and the state that the network has computed for it.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
+use crate::features::FeatureBlocks;
 use crate::network::Feed;
 use crate::schedule::SequenceWork;
 use crate::snapshot::{KeptRow, Snapshot};
@@ -19,8 +19,8 @@ pub(crate) struct Sequence<B> {
 /// A checked [`Prompt`](crate::Prompt) without its tokens.
 #[derive(Default)]
 pub(crate) struct SequenceInput {
-    /// The feature vectors that replace token embeddings, by position.
-    pub features: BTreeMap<usize, Vec<f32>>,
+    /// The feature vectors that replace token embeddings.
+    pub features: FeatureBlocks,
     pub source: Option<EncoderSource>,
     pub adapter: u32,
     /// Whether the sequence keeps snapshots for other sequences that begin with the same tokens.
@@ -96,28 +96,31 @@ impl<B> Sequence<B> {
 
     /// Whether the next pending position has features, or `None` without a pending position.
     pub fn next_is_features(&self) -> Option<bool> {
-        (self.pending() > 0).then(|| self.input.features.contains_key(&self.prefix.length))
+        (self.pending() > 0).then(|| self.input.features.around(self.prefix.length).is_some())
     }
 
-    /// The consecutive pending positions that have features, or tokens if `of_features` is false.
+    /// The pending positions of the next block of features, or the tokens before it if `of_features` is false.
     pub fn next(&self, of_features: bool) -> usize {
-        let is = |position: &usize| self.input.features.contains_key(position) == of_features;
-        (self.prefix.length..self.tokens.len()).take_while(is).count()
+        let (features, first) = (&self.input.features, self.prefix.length);
+        let end = match features.around(first) {
+            Some(block) if of_features => block.end,
+            None if !of_features => features.next(first).unwrap_or(self.tokens.len()),
+            _ => first,
+        };
+        end.min(self.tokens.len()) - first
     }
 
     /// The pending tokens for the schedule; `alone`: a call can compute this sequence without others.
     pub fn work(&self, of_features: bool, alone: bool) -> SequenceWork {
         let Prefix { length, ends, has_prompt, .. } = &self.prefix;
-        let end = ends.iter().copied().find(|end| end > length).unwrap_or(usize::MAX);
-        SequenceWork { tokens: self.next(of_features).min(end - length), decodes: *has_prompt, alone }
+        // A call that ends inside of a block would divide it.
+        let end = ends.iter().copied().find(|end| end > length).filter(|_| !of_features);
+        let most = end.map_or(usize::MAX, |end| end - length);
+        SequenceWork { tokens: self.next(of_features).min(most), decodes: *has_prompt, alone }
     }
 
     pub fn feed(&self, range: Range<usize>, of_features: bool) -> Feed<'_> {
-        let features = if of_features {
-            self.input.features.range(range.clone()).flat_map(|(_, one)| one).copied().collect()
-        } else {
-            Vec::new()
-        };
+        let features = if of_features { self.input.features.numbers(&range) } else { Vec::new() };
         let (tokens, length) = (&self.tokens[range.clone()], self.tokens.len());
         Feed { tokens, features, start: range.start, adapter: self.input.adapter, length }
     }
@@ -127,7 +130,7 @@ impl<B> Sequence<B> {
     pub fn truncate(&mut self, length: usize, rewinds: impl Fn(usize, usize) -> bool) {
         let Self { tokens, input, prefix, draft } = self;
         tokens.truncate(length);
-        input.features.split_off(&length);
+        input.features.truncate(length);
         draft.length = 0;
         prefix.snapshots.retain(|snapshot| snapshot.length <= length);
         let before = draft.before.take();
@@ -172,7 +175,7 @@ impl<B> Sequence<B> {
     /// Removes the tokens that the network has not processed.
     pub fn drop_pending(&mut self) {
         self.tokens.truncate(self.prefix.length);
-        self.input.features.split_off(&self.prefix.length);
+        self.input.features.truncate(self.prefix.length);
     }
 
     /// Removes the draft tokens, which the network has not processed.

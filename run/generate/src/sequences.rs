@@ -75,7 +75,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         features.check(self.network.features()?, self.network.context())?;
         let first = self.all[index].tokens.len();
         self.push(index, &vec![placeholder; features.positions()])?;
-        self.all[index].input.features.extend((first..).zip(features.vectors()));
+        self.all[index].input.features.push(first, features.clone());
         Ok(())
     }
 
@@ -133,11 +133,12 @@ impl<'a, E: Executor> Sequences<'a, E> {
         let is_text = matches!(want, StepRequest::Nothing | StepRequest::Token | StepRequest::Logits);
         let plan =
             if is_text && (apart || !is_drafted) { self.schedule.plan(&work) } else { Together.plan(&work) };
-        let planned =
-            self.all.iter().zip(&work).zip(plan).map(|((one, work), planned)| match one.draft.length {
-                0 => planned.min(work.tokens),
-                _ => work.tokens,
-            });
+        // A schedule divides neither drafts nor blocks of features.
+        let planned = self.all.iter().zip(&work).zip(plan).map(|((one, work), planned)| match planned {
+            0 if one.draft.length == 0 => 0,
+            _ if one.draft.length > 0 || of_features => work.tokens,
+            _ => planned.min(work.tokens),
+        });
         let calls = self.calls(want, &planned.collect::<Vec<_>>(), of_features)?;
         let mut answers: Vec<StepOutput> = self.all.iter().map(|_| StepOutput::Nothing).collect();
         for call in calls {
