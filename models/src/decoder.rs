@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use dsl::nn::{Attend, Cache, Kv, Position};
+use dsl::nn::{Attend, Cache, Kv, Mask, Position};
 use dsl::{
     Axis, Block, BuildError, Call as _, Float, LayerNorm, Project, RmsNorm, Scope, Tensor, WeightStyle, model,
 };
@@ -43,6 +43,12 @@ pub trait DecoderConfig: Deref<Target = LlamaConfig> + Clone + 'static {
         rotary.clone().windowed(self.window(layer))
     }
 
+    /// The keys that positions with features see, such as those of an image. By default, these are their own
+    /// key and earlier ones.
+    fn features_mask<T: Float>(&self, _at: Position) -> Mask<T> {
+        Mask::causal()
+    }
+
     /// By default, the output of the head.
     fn logits<T: Float>(&self, x: Tensor<T>) -> Tensor<T> {
         x
@@ -56,12 +62,6 @@ pub struct Plain(LlamaConfig);
 descends!(Plain from 0: LlamaConfig);
 
 impl DecoderConfig for Plain {}
-
-impl From<LlamaConfig> for Plain {
-    fn from(config: LlamaConfig) -> Self {
-        Self(config)
-    }
-}
 
 model! {
     /// The whole network, from token ids `[B, S]` to logits over the vocabulary.
@@ -80,7 +80,7 @@ model! {
             self.model(tokens, at, cache)
         }
         fn forward_features(x: T[B, S, D], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
-            self.model.layered(x, at, cache)
+            self.model.layered(x, at, self.config.features_mask(at), cache)
         }
         fn logits(x: T[.., D]) -> f32[.., V] {
             self.config.logits(self.lm_head(x)).to()
@@ -94,14 +94,14 @@ model! {
         norm: LastNorm<T, C>,
 
         fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
-            self.layered(self.config.embedded(self.embed_tokens(tokens)), at, cache)
+            self.layered(self.config.embedded(self.embed_tokens(tokens)), at, Mask::causal(), cache)
         }
 
         /// From the input of the first layer, such as the features of an image.
-        fn layered(x: T[B, S, D], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
+        fn layered(x: T[B, S, D], at: Position, mask: Mask<T>, cache: &mut Cache<T>) -> T[B, S, D] {
             let rotary = |rope: &RopeParameters| {
                 let rope = rope.frequencies(self.dim(E), cache.context);
-                Attend::rotary(at, S, x.extent(S), &rope, cache.context)
+                Attend { mask: mask.clone(), ..Attend::rotary(at, S, x.extent(S), &rope, cache.context) }
             };
             let (global, local) = (rotary(&self.config.rope), self.config.local_rope.as_ref().map(rotary));
             let mut x = x;
@@ -111,6 +111,12 @@ model! {
             }
             self.norm.forward(x)
         }
+    }
+}
+
+impl From<LlamaConfig> for Plain {
+    fn from(config: LlamaConfig) -> Self {
+        Self(config)
     }
 }
 

@@ -94,7 +94,7 @@ impl dsl::Project<SentenceConfig> for EmbeddingGemmaConfig {
 pub(crate) fn read(keys: Keys, allowed: &[String]) -> Result<EmbeddingGemmaConfig, ConfigError> {
     let folder = keys.folder();
     let keys = keys.without("use_bidirectional_attention");
-    let mut tower = gemma3::read(&keys);
+    let mut tower = gemma3::read(&keys).gemma;
     read_base(&keys);
     keys.finish(IGNORED, allowed)?;
     // Each side of a token gets half of the configured window, plus 1 for the token itself.

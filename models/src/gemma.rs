@@ -1,7 +1,7 @@
 //! The decoder of Gemma 2 and Gemma 3: "Gemma 3 Technical Report" (2025), §2. Field names follow the
 //! Hugging Face checkpoint (`modeling_gemma3.py`).
 
-use dsl::nn::{Attend, Kv, attend, gelu_tanh};
+use dsl::nn::{Attend, Kv, Mask, Position, attend, gelu_tanh};
 use dsl::{Float, Tensor, WeightStyle, model};
 use files::limits;
 use irpa::{GgufValue, StoredOrder};
@@ -102,6 +102,12 @@ impl DecoderConfig for GemmaConfig {
     fn attention<T: Float>(&self, layer: usize, rotary: &Attend<T>) -> Attend<T> {
         let scaled = rotary.clone().scaled(self.query_pre_attn_scalar.powf(-0.5));
         scaled.capped(self.attn_logit_softcapping).windowed(self.window(layer))
+    }
+
+    /// The vectors of an image, which come in one call, see each other (`blockwise_overlay` in
+    /// `masking_utils.py`).
+    fn features_mask<T: Float>(&self, at: Position) -> Mask<T> {
+        Mask::prefix(at.start + at.count)
     }
 
     fn logits<T: Float>(&self, x: Tensor<T>) -> Tensor<T> {

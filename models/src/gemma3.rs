@@ -1,19 +1,21 @@
-//! The text network of Gemma 3: "Gemma 3 Technical Report" (2025), §2. Field names follow the Hugging
-//! Face checkpoint (`modeling_gemma3.py`).
+//! Gemma 3: "Gemma 3 Technical Report" (2025), §2. Field names follow the Hugging Face checkpoint
+//! (`modeling_gemma3.py`). [`vision`] has the tower.
 
 use serde_json::json;
+use trace::Ignorable;
 
-use crate::config::Keys;
+use crate::config::{IGNORED, Keys};
 use crate::decoder::{Defaults, LlamaConfig, read_text_tower};
-use crate::family::{Family, GgufFamily, TOWER_IGNORABLE, TOWER_PREFIXES, presets};
+use crate::family::{Family, GgufFamily, TOWER_PREFIXES, presets};
 use crate::gemma::{self, Gemma, GemmaConfig};
 use crate::rope::RopeParameters;
+use crate::vision::{self, Connection, TowerDefaults, Vision, VisionFamily};
 
 /// The whole Gemma 3 network, from token ids to logits.
 pub type Gemma3<T> = Gemma<T>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "Gemma 3: 1B and FunctionGemma 270M, and the text network of 4B, 12B and 27B",
+    about: "Gemma 3: 1B and FunctionGemma 270M, and 4B, 12B and 27B with a SigLIP tower for images",
     gguf: Some(GgufFamily {
         config: |file| {
             let mut keys = gemma::gguf_keys(file, 62, 6, file.window().is_some());
@@ -24,8 +26,12 @@ pub(crate) const FAMILY: Family = Family {
         },
         ..gemma::gguf("gemma3")
     }),
-    prefixes: TOWER_PREFIXES,
-    ignorable: TOWER_IGNORABLE,
+    prefixes: PREFIXES,
+    ignorable: &[
+        Ignorable::Suffix(".rotary_emb.inv_freq"),
+        Ignorable::Prefix("model.vision_model."),
+        Ignorable::Prefix("model.multi_modal_projector."),
+    ],
     presets: presets!("functiongemma-270m": "google/functiongemma-270m-it", "gemma-3-1b": "google/gemma-3-1b-it", "gemma-3-4b": "google/gemma-3-4b-it", "gemma-3-12b": "google/gemma-3-12b-it", "gemma-3-27b": "google/gemma-3-27b-it"),
     ..Family::of(
         &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"],
@@ -34,15 +40,74 @@ pub(crate) const FAMILY: Family = Family {
     )
 };
 
+/// The names of the tower in published files, and in files by HF transformers 5.
+const PREFIXES: &[(&str, &str)] = &[
+    TOWER_PREFIXES[0],
+    TOWER_PREFIXES[1],
+    TOWER_PREFIXES[2],
+    TOWER_PREFIXES[3],
+    TOWER_PREFIXES[4],
+    TOWER_PREFIXES[5],
+    TOWER_PREFIXES[6],
+    ("vision_tower.vision_model.", "model.vision_model."),
+    ("model.vision_tower.vision_model.", "model.vision_model."),
+    ("vision_tower.", "model.vision_model."),
+    ("model.vision_tower.", "model.vision_model."),
+    ("multi_modal_projector.", "model.multi_modal_projector."),
+];
+
+/// The text network, and its vision tower.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gemma3Config {
+    /// The text network.
+    pub gemma: GemmaConfig,
+    /// The tower, if the configuration has one.
+    pub vision: Option<Vision>,
+}
+
+descends!(Gemma3Config from gemma: GemmaConfig);
+
+impl From<Gemma3Config> for GemmaConfig {
+    fn from(config: Gemma3Config) -> Self {
+        config.gemma
+    }
+}
+
 /// Keys outside of `text_config` that describe the vision tower and its connection to the text tower.
 const IGNORED_BESIDE_TEXT: &[&str] = key_names![
     architectures boi_token_index eoi_token_index eos_token_id image_token_index initializer_range
-    mm_tokens_per_image model_type transformers_version vision_config
+    mm_tokens_per_image model_type transformers_version
 ];
 
 /// From the top level, or from `text_config`.
-pub(crate) fn read(keys: &Keys) -> GemmaConfig {
-    read_text_tower(keys, true, IGNORED_BESIDE_TEXT, read_text)
+pub(crate) fn read(keys: &Keys) -> Gemma3Config {
+    let gemma = read_text_tower(keys, true, IGNORED_BESIDE_TEXT, read_text);
+    let vision = read_vision(keys, &gemma);
+    Gemma3Config { gemma, vision }
+}
+
+fn read_vision(keys: &Keys, text: &LlamaConfig) -> Option<Vision> {
+    let inner = keys.object("vision_config")?;
+    let image_token = keys.agreed(
+        ("image_token_index", keys.optional_integer("image_token_index")),
+        ("image_token_id", keys.optional_integer("image_token_id")),
+    );
+    let vectors = keys.optional_count("mm_tokens_per_image").unwrap_or(256);
+    inner.ignore(&["projection_dim", "vision_use_head"]);
+    let defaults = TowerDefaults { hidden_size: 768, num_attention_heads: 12, patch_size: 16 };
+    let image_token = image_token.unwrap_or(262_144);
+    let text = Connection { features: text.hidden_size, image_token, element: text.element };
+    let vision = vision::read(&inner, VisionFamily::Gemma3, &defaults, &text);
+    let (most, squares) = (128, vectors.isqrt().max(1));
+    if !(1..=most).contains(&vision.side) {
+        inner.refuse("image_size", vision.image_size, format!("1 to {most} patches on a side"));
+    }
+    if squares * squares != vectors || !vision.side.is_multiple_of(squares) {
+        let expected = format!("the square of a divisor of the {} patches on a side", vision.side);
+        keys.refuse("mm_tokens_per_image", vectors, expected);
+    }
+    keys.close_ignoring(inner, IGNORED);
+    Some(Vision { scale_factor: (vision.side / squares).max(1), ..vision })
 }
 
 fn read_text(keys: &Keys) -> GemmaConfig {

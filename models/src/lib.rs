@@ -57,7 +57,7 @@ pub use sentence::{Activation, HeadStep, Pairs, Pooling, SentenceConfig, Unknown
 pub use shape_check::{DeclaredSize, Evidence, OtherSize, OtherSizes, check_sizes};
 pub use short_conv::ConvConfig;
 pub use speech::SpeechConfig;
-pub use vision::{Vision, VisionTower};
+pub use vision::{Gemma3Tower, Siglip, SmolVlmTower, Vision, VisionFamily};
 
 families! {
     llama::Llama(LlamaConfig);
@@ -69,7 +69,7 @@ families! {
     ernie4_5::Ernie45(LlamaConfig);
     ernie4_5_moe::Ernie45Moe(ExpertsConfig);
     exaone4::Exaone4(smollm3::SmolLm3Config);
-    gemma3::Gemma3(GemmaConfig);
+    gemma3::Gemma3(gemma3::Gemma3Config);
     gemma2::Gemma2(GemmaConfig);
     gemma4::Gemma4(per_layer::PerLayerConfig);
     gemma4_unified::Gemma4Unified(per_layer::PerLayerConfig);

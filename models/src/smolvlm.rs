@@ -3,11 +3,11 @@
 
 use trace::Ignorable;
 
-use crate::config::Keys;
+use crate::config::{IGNORED, Keys};
 use crate::decoder::{LlamaConfig, Plain, read_text_tower};
 use crate::family::{BASE, Family};
 use crate::llama::{self, Llama};
-use crate::vision::{self, Vision};
+use crate::vision::{self, Connection, TowerDefaults, Vision, VisionFamily};
 
 /// The text network, from token ids to logits.
 pub type SmolVlm<T> = Llama<T>;
@@ -62,6 +62,30 @@ pub(crate) fn read(keys: &Keys) -> SmolVlmConfig {
         Box::new(llama::read(keys))
     };
     let llama = *read_text_tower(keys, false, BESIDE_TEXT, read);
-    let vision = vision::read(keys, llama.hidden_size, llama.element);
+    let vision = read_vision(keys, &llama);
     SmolVlmConfig { llama, vision }
+}
+
+fn read_vision(keys: &Keys, llama: &LlamaConfig) -> Option<Vision> {
+    let scale_factor = keys.optional_count("scale_factor").unwrap_or(2);
+    let image_token = keys.optional_integer("image_token_id").unwrap_or(128_257);
+    let inner = keys.object("vision_config")?;
+    inner.ignore(&["max_image_size", "size", "tie_word_embeddings", "use_base_siglip"]);
+    let defaults = TowerDefaults { hidden_size: 1152, num_attention_heads: 16, patch_size: 32 };
+    let text = Connection { features: llama.hidden_size, image_token, element: llama.element };
+    let vision = vision::read(&inner, VisionFamily::SmolVlm, &defaults, &text);
+    // HF transformers computes the row of a position in f32. With these sides, rounding chooses other rows.
+    if !(1..=32).contains(&vision.side) || [19, 25, 29, 31].contains(&vision.side) {
+        let expected = "1 to 32 patches on a side, and not 19, 25, 29 or 31";
+        inner.refuse("image_size", vision.image_size, expected);
+    }
+    if scale_factor == 0 || !vision.side.is_multiple_of(scale_factor.max(1)) {
+        keys.refuse(
+            "scale_factor",
+            scale_factor,
+            format!("a divisor of the {} patches on a side", vision.side),
+        );
+    }
+    keys.close_ignoring(inner, IGNORED);
+    Some(Vision { scale_factor, ..vision })
 }

@@ -1,11 +1,13 @@
 //! [`Vision`] is the vision tower of a network: what a tower reads, and how its features enter the text.
 
 use dsl::nn::{Attend, Mask, attend, dot, gelu_tanh};
-use dsl::{AnyFloat, Axis, EntryPoint, F32, Float, TraceError, Traced, in_element, model};
+use dsl::{
+    AnyFloat, Axis, EntryPoint, EntryRecorder, F32, Float, Tensor, TraceError, Traced, in_element, model,
+};
 use ops::ElementType;
 use trace::{Ignorable, Role};
 
-use crate::config::{IGNORED, Keys, read_base};
+use crate::config::{Keys, read_base};
 use crate::sentence::KEYS;
 use crate::shape_check::DeclaredSize;
 use crate::{Architecture, MtpError};
@@ -17,6 +19,8 @@ const PIXELS: Axis = Axis("P");
 /// A vision tower, and the projection of its features to the width of a text network.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Vision {
+    /// The projection, and the images that the tower reads.
+    pub family: VisionFamily,
     /// The number of features of a patch in the tower.
     pub hidden_size: usize,
     /// The number of features between the linear layers of the feed-forward network.
@@ -25,7 +29,9 @@ pub struct Vision {
     pub num_hidden_layers: usize,
     /// The number of attention heads.
     pub num_attention_heads: usize,
-    /// The patches on each side of an image.
+    /// The side of an image, in pixels.
+    pub image_size: usize,
+    /// The whole patches on each side of an image.
     pub side: usize,
     /// The side of a patch, in pixels.
     pub patch_size: usize,
@@ -39,6 +45,15 @@ pub struct Vision {
     pub image_token: u32,
     /// The element type of the checkpoint's weights, if the configuration contains this type.
     pub element: Option<ElementType>,
+}
+
+/// A family of networks that read images with a SigLIP tower.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VisionFamily {
+    /// An image becomes square tiles.
+    SmolVlm,
+    /// An image becomes one square, whose vectors see each other in the text network.
+    Gemma3,
 }
 
 impl Vision {
@@ -59,34 +74,26 @@ impl Vision {
 }
 
 model! {
-    /// SigLIP with the connector of SmolVLM (`modeling_smolvlm.py`): Zhai et al., "Sigmoid Loss for
-    /// Language Image Pre-Training" (2023).
-    pub VisionTower<T: Float>(Vision) {
+    /// SigLIP without a projection (`modeling_siglip.py`): Zhai et al., "Sigmoid Loss for Language Image Pre-Training"
+    /// (2023).
+    pub Siglip<T: Float>(Vision) {
         dims {
-            // W is the tower's features, and D those of the text network. An image has R rows and R columns of
-            // patches, M in all.
+            // W is the tower's features. An image has R rows and R columns of patches, M in all.
             W = hidden_size, F = intermediate_size, L = num_hidden_layers, H = num_attention_heads, E = W / H,
-            C = 3, Y = patch_size, X = patch_size, R = side, M = R * R, D = features,
-            // I rows and J columns of squares have A rows and G columns of patches each, and U features.
-            A = scale_factor, G = scale_factor, I = R / A, J = R / A, Q = A * A, U = W * Q,
+            C = 3, Y = patch_size, X = patch_size, R = side, M = R * R,
         }
-        shard { H, F over model; B over data }
 
-        patch: Weight[W, C, Y, X] at "model.vision_model.embeddings.patch_embedding.weight",
-        patch_bias: Weight[W] at "model.vision_model.embeddings.patch_embedding.bias",
-        positions: Weight[M, W] at "model.vision_model.embeddings.position_embedding.weight",
-        layers: [VisionLayer; L] at "model.vision_model.encoder.layers",
-        norm: LayerNorm[W](eps = layer_norm_eps) at "model.vision_model.post_layernorm",
-        projection: Linear[U -> D] at "model.connector.modality_projection.proj",
+        patch: Weight[W, C, Y, X] at "embeddings.patch_embedding.weight",
+        patch_bias: Weight[W] at "embeddings.patch_embedding.bias",
+        positions: Weight[M, W] at "embeddings.position_embedding.weight",
+        layers: [VisionLayer; L] at "encoder.layers",
+        norm: LayerNorm[W](eps = layer_norm_eps) at "post_layernorm",
 
-        /// The features of an image's squares, row by row. A patch has its channels, rows and columns in order.
-        fn see(patches: T[B, S, P]) -> T[B, O, D] {
+        /// The features of patches, row by row. A patch has its channels, rows and columns in order.
+        fn forward(patches: T[B, S, P]) -> T[B, S, W] {
             let x = dot(patches, self.patch().merge(&[C, Y, X], P), P) + self.patch_bias();
             let at = Attend::bidirectional(S, Mask::all());
-            let x = self.layers.iter().fold(x + self.positions().rename(M, S), |x, layer| layer.forward(x, &at));
-            let squares = [I, A, J, G].map(|axis| axis.of(self.dim(axis)));
-            let squares = self.norm(x).unmerge(S, &squares).permute(&[B, I, J, A, G, W]);
-            self.projection(squares.merge(&[I, J], O).merge(&[A, G, W], U))
+            self.norm(self.layers.iter().fold(x + self.positions().rename(M, S), |x, layer| layer.forward(x, &at)))
         }
     }
 
@@ -124,20 +131,84 @@ model! {
     }
 }
 
+model! {
+    /// The tower of SmolVLM with its connector (`modeling_smolvlm.py`).
+    pub SmolVlmTower<T: Float>(Vision) {
+        dims {
+            // D is the features of the text network. I rows and J columns of squares have A rows and G columns of
+            // patches each, and U features.
+            W = hidden_size, D = features, R = side,
+            A = scale_factor, G = scale_factor, I = R / A, J = R / A, Q = A * A, U = W * Q,
+        }
+        shard { H, F over model; B over data }
+
+        siglip: Siglip<T> at "model.vision_model",
+        projection: Linear[U -> D] at "model.connector.modality_projection.proj",
+
+        /// The features of an image's squares, row by row.
+        fn see(patches: T[B, S, P]) -> T[B, O, D] {
+            let squares = [I, A, J, G].map(|axis| axis.of(self.dim(axis)));
+            let squares = self.siglip.forward(patches).unmerge(S, &squares).permute(&[B, I, J, A, G, W]);
+            self.projection(squares.merge(&[I, J], O).merge(&[A, G, W], U))
+        }
+    }
+}
+
+model! {
+    /// The tower of Gemma 3 with its projector (`modeling_gemma3.py`).
+    pub Gemma3Tower<T: Float>(Vision) {
+        dims {
+            // As in the tower of SmolVLM. A square has Q patches.
+            W = hidden_size, D = features, R = side,
+            A = scale_factor, G = scale_factor, I = R / A, J = R / A, Q = A * A,
+        }
+        shard { H, F over model; B over data }
+
+        siglip: Siglip<T> at "model.vision_model",
+        norm: RmsNorm[W](eps = layer_norm_eps, style = one_plus) at "model.multi_modal_projector.mm_soft_emb_norm",
+        projection: Weight[W, D] at "model.multi_modal_projector.mm_input_projection_weight",
+
+        /// The features of an image's squares, row by row.
+        fn see(patches: T[B, S, P]) -> T[B, O, D] {
+            let squares = [I, A, J, G].map(|axis| axis.of(self.dim(axis)));
+            let squares = self.siglip.forward(patches).unmerge(S, &squares).permute(&[B, I, J, A, G, W]);
+            let means = squares.merge(&[I, J], O).merge(&[A, G], Q).mean(Q);
+            dot(self.norm(means), self.projection(), W)
+        }
+    }
+}
+
+impl Vision {
+    /// Records the tower's entry point, which computes the vectors of images.
+    fn record<T: Float>(
+        &self,
+        entry: &mut EntryRecorder,
+        point: &EntryPoint,
+        see: impl FnOnce(Tensor<T>) -> Tensor<T>,
+    ) {
+        let dims = [IMAGES.of(point.batch), PATCHES.of(self.patches()), PIXELS.of(self.numbers())];
+        let patches = entry.input::<F32>("patches", Role::Patches, &dims);
+        entry.output("features", Role::Features, see(patches.to()).to::<F32>());
+    }
+}
+
 impl Architecture for Vision {
     /// Each entry point takes the numbers of patches, and returns vectors of the text network.
     fn trace(&self, element: ElementType, entry_points: &[EntryPoint]) -> Result<Traced, TraceError> {
-        in_element(element, || {
-            let mut recording = VisionTower::<AnyFloat>::record(self)?;
-            for point in entry_points {
-                recording = recording.entry_with(&point.name, |tower, entry| {
-                    let dims =
-                        [IMAGES.of(point.batch), PATCHES.of(self.patches()), PIXELS.of(self.numbers())];
-                    let patches = entry.input::<F32>("patches", Role::Patches, &dims);
-                    entry.output("features", Role::Features, tower.see(patches.to()).to::<F32>());
-                })?;
-            }
-            Ok(recording.finish())
+        macro_rules! recorded {
+            ($tower:ident) => {{
+                let mut recording = $tower::<AnyFloat>::record(self)?;
+                for point in entry_points {
+                    recording = recording.entry_with(&point.name, |tower, entry| {
+                        self.record(entry, point, |patches| tower.see(patches));
+                    })?;
+                }
+                Ok(recording.finish())
+            }};
+        }
+        in_element(element, || match self.family {
+            VisionFamily::SmolVlm => recorded!(SmolVlmTower),
+            VisionFamily::Gemma3 => recorded!(Gemma3Tower),
         })
     }
 
@@ -172,43 +243,54 @@ pub(crate) const TEXT_IGNORABLE: &[Ignorable] = &[
     Ignorable::Prefix("lm_head."),
     Ignorable::Suffix(".rotary_emb.inv_freq"),
     Ignorable::Suffix("embeddings.position_ids"),
+    // A head that pools an image to one vector, for other uses of SigLIP.
+    Ignorable::Prefix("model.vision_model.head."),
 ];
 
-/// Reads `vision_config`, and the keys beside it about the connection to a text network with `features`.
-pub(crate) fn read(keys: &Keys, features: usize, element: Option<ElementType>) -> Option<Vision> {
-    let scale_factor = keys.optional_count("scale_factor").unwrap_or(2);
-    let image_token = keys.optional_integer("image_token_id").unwrap_or(128_257);
-    let inner = keys.object("vision_config")?;
+/// How a text network uses a tower.
+pub(crate) struct Connection {
+    /// The number of features of the text network.
+    pub features: usize,
+    pub image_token: usize,
+    /// The element type of the text network.
+    pub element: Option<ElementType>,
+}
+
+/// A family's defaults for missing keys of `vision_config`.
+pub(crate) struct TowerDefaults {
+    pub hidden_size: usize,
+    pub num_attention_heads: usize,
+    pub patch_size: usize,
+}
+
+/// Reads the keys of a `vision_config`, without the squares of patches that become one vector.
+pub(crate) fn read(
+    inner: &Keys,
+    family: VisionFamily,
+    defaults: &TowerDefaults,
+    text: &Connection,
+) -> Vision {
     let or = |key, default| inner.optional_count(key).unwrap_or(default);
     inner.one_of("hidden_act", &["gelu_pytorch_tanh"]);
     if or("num_channels", 3) != 3 {
         inner.refuse("num_channels", or("num_channels", 3), "3");
     }
-    inner.ignore(&["max_image_size", "size", "tie_word_embeddings", "use_base_siglip"]);
-    let (image_size, patch_size) = (or("image_size", 224), or("patch_size", 32));
-    let side = image_size / patch_size.max(1);
-    // HF transformers computes the row of a position in f32. With these sides, rounding chooses other rows.
-    if !(1..=32).contains(&side) || [19, 25, 29, 31].contains(&side) {
-        let expected = "1 to 32 patches on a side, and not 19, 25, 29 or 31";
-        inner.refuse("image_size", image_size, expected);
-    }
-    if scale_factor == 0 || !side.is_multiple_of(scale_factor.max(1)) {
-        keys.refuse("scale_factor", scale_factor, format!("a divisor of the {side} patches on a side"));
-    }
+    let (image_size, patch_size) = (or("image_size", 224), or("patch_size", defaults.patch_size));
     let vision = Vision {
-        hidden_size: or("hidden_size", 1152),
+        family,
+        hidden_size: or("hidden_size", defaults.hidden_size),
         intermediate_size: or("intermediate_size", 3072),
         num_hidden_layers: or("num_hidden_layers", 12),
-        num_attention_heads: or("num_attention_heads", 16),
-        side,
+        num_attention_heads: or("num_attention_heads", defaults.num_attention_heads),
+        image_size,
+        side: image_size / patch_size.max(1),
         patch_size,
         layer_norm_eps: inner.number_or("layer_norm_eps", 1e-6),
-        scale_factor,
-        features,
-        image_token: u32::try_from(image_token).unwrap_or(u32::MAX),
-        element: inner.element_type().or(element),
+        scale_factor: 1,
+        features: text.features,
+        image_token: u32::try_from(text.image_token).unwrap_or(u32::MAX),
+        element: inner.element_type().or(text.element),
     };
-    read_base(&inner);
-    keys.close_ignoring(inner, IGNORED);
-    Some(vision)
+    read_base(inner);
+    vision
 }
