@@ -179,6 +179,7 @@ impl ModelConfig {
     pub fn vision(&self) -> Option<&Vision> {
         match self {
             Self::SmolVlm(config) => config.vision.as_ref(),
+            Self::Gemma3(config) => config.vision.as_ref(),
             _ => None,
         }
     }

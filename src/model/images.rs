@@ -6,16 +6,11 @@ use std::sync::mpsc::channel;
 use generate::{Chat, Features, Prompt, PromptPart, Tokenizer};
 use irpa::ModelFiles;
 use models::Vision;
-use pixels::{ImageLimits, Pixels, SmolVlmProcessor};
+use pixels::{ImageLimits, ImageProcessor, Pixels};
 use serde_json::Value;
 
 use super::engine::Job;
 use super::{Model, ModelError};
-
-/// The placeholder of an image in the text of a chat template, and the tokens around an image.
-const MARKER: &str = "<image>";
-const FAKE: &str = "<fake_token_around_image>";
-const GLOBAL: &str = "<global-img>";
 
 /// The tokens of a conversation with images, which the vision tower has not read yet.
 #[derive(Clone, Debug)]
@@ -96,32 +91,39 @@ impl ImageReader {
         render: impl Fn(&Chat) -> Result<String, ModelError>,
     ) -> Result<ImagePrompt, ModelError> {
         let vision = &self.vision;
-        // A tokenizer can lack a token for `GLOBAL`, which is text then.
-        for (name, token) in [(MARKER, Some(vision.image_token)), (FAKE, None)] {
-            let found = tokenizer.special_token(name);
-            if found.is_none() || token.is_some_and(|token| found != Some(token)) {
+        let processor = ImageProcessor::of_folder(self.files.path(), vision)?;
+        let names = processor.tokens();
+        let (marker, placeholder) = (names[0], names[1]);
+        for &name in names {
+            let (found, token) = (tokenizer.special_token(name), Some(vision.image_token));
+            if found.is_none() || name == placeholder && found != token {
+                let token = token.filter(|_| name == placeholder);
                 return Err(ModelError::ImageToken { path: self.files.path().into(), name, token });
             }
         }
-        let processor = SmolVlmProcessor::of_folder(self.files.path(), vision)?;
-        let images: Vec<_> = images.iter().map(|image| processor.tiles(image, vision.patch_size)).collect();
-        // The template must not see the placeholder in the text of a user.
+        let images: Vec<_> = images.iter().map(|image| processor.prepare(image, vision)).collect();
+        // The template must not see the placeholders in the text of a user.
         let hidden = hidden(&chat.messages);
-        let messages = chat.messages.iter().map(|message| replaced(message, MARKER, &hidden)).collect();
-        let rendered = render(&Chat { messages, ..chat.clone() })?;
-        let found = rendered.matches(MARKER).count();
+        let [of_marker, of_placeholder] = ["\u{e0a3}", "\u{e0a4}"].map(|end| format!("{hidden}{end}"));
+        let of_marker = if marker == placeholder { &of_placeholder } else { &of_marker };
+        let messages = chat
+            .messages
+            .iter()
+            .map(|message| replaced(&replaced(message, placeholder, &of_placeholder), marker, of_marker));
+        let rendered = render(&Chat { messages: messages.collect(), ..chat.clone() })?;
+        let found = rendered.matches(marker).count();
         if found != images.len() {
             return Err(ModelError::Placeholders { found, expected: images.len() });
         }
         let mut text = String::new();
         let mut is_image = Vec::new();
-        for (index, part) in rendered.split(MARKER).enumerate() {
+        for (index, part) in rendered.split(marker).enumerate() {
             if let Some(image) = index.checked_sub(1).and_then(|index| images.get(index)) {
-                text += &image.size.text([FAKE, MARKER, GLOBAL], vision.vectors());
+                text += &image.text;
                 is_image.extend(vec![true; image.patches.len() * vision.vectors()]);
             }
-            is_image.extend(part.matches(&hidden).map(|_| false));
-            text += &part.replace(&hidden, MARKER);
+            is_image.extend(part.matches(&of_placeholder).map(|_| false));
+            text += &part.replace(&of_placeholder, placeholder).replace(of_marker, marker);
         }
         let tokens = tokenizer.encode_plain(&text)?;
         let mut is_image = is_image.into_iter();

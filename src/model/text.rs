@@ -8,8 +8,8 @@ use generate::{
     Tokenizer, generation_defaults, stop_tokens,
 };
 use irpa::ModelFiles;
-use models::SentenceConfig;
 use models::fit::OpenWarning;
+use models::{SentenceConfig, VisionFamily};
 
 use super::options::TokenOptionsCache;
 use super::render::Renderer;
@@ -46,7 +46,9 @@ impl ModelText {
             .speech()
             .map(|config| Speech::read(files.path(), config, tokenizer.as_deref(), &mut defaults));
         let speech = speech.transpose()?;
-        let renderer = Renderer::new(files, options.template_program.clone(), source.vision().is_some());
+        // Gemma's templates also read a content that is a text.
+        let reads_parts = source.vision().is_some_and(|vision| vision.family == VisionFamily::SmolVlm);
+        let renderer = Renderer::new(files, options.template_program.clone(), reads_parts);
         let (path, token_options) = (files.path().to_owned(), TokenOptionsCache::default());
         let (constraint_program, processes) = (options.constraint_program.clone(), OnceLock::new());
         Ok(Self {

@@ -84,4 +84,5 @@ def main():
     (OUT / "images.json").write_text(f'{{\n "reference": "{REFERENCE}",\n "cases": [\n{lines}\n ]\n}}\n')
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -4,15 +4,20 @@
 
 mod decode;
 mod error;
+mod gemma3;
 mod normalize;
+mod processor;
 mod resize;
+mod settings;
 mod sizes;
 mod smolvlm;
 mod taps;
 
 pub use decode::{ImageLimits, Pixels};
 pub use error::ImageError;
+pub use gemma3::Gemma3Processor;
 pub use normalize::Normalization;
+pub use processor::{ImageProcessor, PreparedImage};
 pub use resize::{Resizer, Rounding};
 pub use sizes::{PixelRange, SplitRule, TiledSize, pixtral_size};
 pub use smolvlm::{ImageTiles, SmolVlmProcessor};

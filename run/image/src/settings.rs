@@ -1,0 +1,108 @@
+//! The keys of image processors that several families share.
+
+use std::path::Path;
+
+use models::Vision;
+use models::config::{ConfigError, Keys};
+
+use crate::{Filter, Normalization, Resizer, Rounding};
+
+/// Reads the settings of a family from `image_processor` in the `processor_config.json` of a folder, or else from
+/// `preprocessor_config.json`. `vectors` is the key of the vectors of an image.
+///
+/// # Errors
+/// Returns an error about a key that would change pixels in another way, or if the files contradict each other or
+/// the tower.
+pub(crate) fn of_folder<P: PartialEq>(
+    folder: &Path,
+    vision: &Vision,
+    vectors: &'static str,
+    read: impl Fn(&Keys) -> P,
+) -> Result<P, ConfigError> {
+    let at = |name: &str| folder.join(name);
+    let open = |path: &Path| Keys::parse(path, &files::read_json(path)?);
+    let (whole, plain) = (at("processor_config.json"), at("preprocessor_config.json"));
+    let check = |keys: &Keys| {
+        let found = keys.optional_count(vectors);
+        if let Some(found) = found.filter(|&found| found != vision.vectors()) {
+            keys.refuse(vectors, found, vision.vectors().to_string());
+        }
+    };
+    let of_plain = || -> Result<P, ConfigError> {
+        let keys = open(&plain)?;
+        check(&keys);
+        let processor = read(&keys);
+        keys.finish(&[], &[])?;
+        Ok(processor)
+    };
+    if !files::is_there(&whole) {
+        return of_plain();
+    }
+    let keys = open(&whole)?;
+    check(&keys);
+    keys.ignore(&["chat_template", "processor_class", "video_processor", "auto_map"]);
+    let Some(inner) = keys.object("image_processor") else {
+        keys.finish(&[], &[])?;
+        return of_plain();
+    };
+    let processor = read(&inner);
+    keys.close(inner);
+    if files::is_there(&plain) && of_plain()? != processor {
+        let what = "other settings than `preprocessor_config.json`";
+        keys.refuse("image_processor", what, "the same settings");
+    }
+    keys.finish(&[], &[])?;
+    Ok(processor)
+}
+
+/// Reads how an image is resized and normalized. `known` are the family's classes.
+pub(crate) fn resizing(keys: &Keys, known: &[&str], usual: Filter) -> (Resizer, Normalization) {
+    for step in ["do_normalize", "do_rescale", "do_resize"] {
+        keys.always(step, true);
+    }
+    keys.ignore(&["processor_class", "data_format", "input_data_format", "device", "disable_grouping"]);
+    keys.ignore(&["return_tensors", "auto_map"]);
+    let kind = keys.optional_text("image_processor_type").unwrap_or_default();
+    let rounding = match kind.strip_suffix("Pil") {
+        Some(_) => Rounding::Pillow,
+        None => Rounding::Torchvision,
+    };
+    let plain = kind.trim_end_matches("Pil").trim_end_matches("Fast");
+    if !kind.is_empty() && !known.contains(&plain) {
+        keys.refuse("image_processor_type", &kind, format!("one of {}", known.join(", ")));
+    }
+    let resizer = Resizer { filter: filter(keys, usual), rounding };
+    let rescale = keys.number_or("rescale_factor", 1.0 / 255.0);
+    if !(rescale.is_finite() && rescale > 0.0) {
+        keys.refuse("rescale_factor", rescale, "a positive number");
+    }
+    let [mean, std] = ["image_mean", "image_std"].map(|key| channels(keys, key));
+    if std.contains(&0.0) {
+        keys.refuse("image_std", "0", "three numbers other than 0");
+    }
+    (resizer, Normalization::new(mean, std, rescale))
+}
+
+/// The number of a filter in Pillow.
+fn filter(keys: &Keys, usual: Filter) -> Filter {
+    match keys.optional_number("resample") {
+        None => usual,
+        Some(1.0) => Filter::Lanczos,
+        Some(2.0) => Filter::Bilinear,
+        Some(3.0) => Filter::Bicubic,
+        Some(other) => {
+            keys.refuse("resample", other, "1 (lanczos), 2 (bilinear) or 3 (bicubic)");
+            usual
+        }
+    }
+}
+
+fn channels(keys: &Keys, key: &'static str) -> [f64; 3] {
+    let Some(found) = keys.get(key) else { return [0.5; 3] };
+    let numbers: Option<Vec<f64>> =
+        found.as_array().and_then(|all| all.iter().map(|one| one.as_f64()).collect());
+    numbers.and_then(|numbers| numbers.try_into().ok()).unwrap_or_else(|| {
+        keys.refuse(key, found, "three numbers");
+        [0.5; 3]
+    })
+}
