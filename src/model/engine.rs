@@ -16,13 +16,13 @@ use generate::{
 use irpa::{Archive, ModelFiles};
 use models::fit::OpenWarning;
 use models::{ModelKind, Opened};
-use ops::Array;
 use program::LoadedNetwork;
 use runtime::Transfers;
 
 use super::source::{BuildInfo, Ready, Source, build_checkpoint, open_export};
+use super::tiles::{self, KnownTiles};
 use super::{ModelError, OpenOptions, Speculation};
-use crate::embed::{EmbedError, Embedder, check_texts, length_for};
+use crate::embed::{Embedder, check_texts, length_for};
 use crate::xla::StartedPlugins;
 
 pub(super) enum Job {
@@ -268,6 +268,7 @@ struct Sequences<'a, E: Executor> {
     scorer: Option<LoadedNetwork>,
     /// The vision tower, after it has read an image.
     tower: Option<Ready>,
+    known: KnownTiles,
 }
 
 /// A sequence of the batch.
@@ -292,7 +293,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         batch: Batch<'a, E>,
     ) -> Self {
         let (running, waiting) = ((0..network.batch()).map(|_| None).collect(), VecDeque::new());
-        Self { from, build, network, tokenizer, batch, running, waiting, scorer: None, tower: None }
+        let (scorer, tower, known) = (None, None, KnownTiles::default());
+        Self { from, build, network, tokenizer, batch, running, waiting, scorer, tower, known }
     }
 
     fn serve(mut self, jobs: &Receiver<Job>) {
@@ -436,11 +438,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         let ready = self.tower.insert(ready);
         let mut vectors = Vec::new();
         for patches in tiles {
-            let shape = [1, vision.patches(), vision.numbers()];
-            let patches = Array::from_slice(patches, shape).map_err(EmbedError::from)?;
-            let found = ready.program.call("see", &[patches]).map_err(EmbedError::from)?;
-            let found = found.first().map(Array::to_vec::<f32>).transpose().map_err(EmbedError::from)?;
-            vectors.extend(found.unwrap_or_default());
+            vectors.extend(self.known.get_or(patches, || tiles::see(&ready.program, vision, patches))?);
         }
         Ok((vectors, vision.features))
     }

@@ -17,6 +17,7 @@ mod room;
 mod source;
 mod speech;
 mod text;
+mod tiles;
 mod transcribe;
 
 pub use conversation::{Conversation, PreparedTurn, Turn};
