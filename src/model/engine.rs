@@ -475,7 +475,7 @@ impl Origin<'_> {
     }
 }
 
-fn reads_text(path: &Path) -> ModelError {
+pub(super) fn reads_text(path: &Path) -> ModelError {
     ModelError::Kind { path: path.into(), does: "reads only text", asked: "read images" }
 }
 

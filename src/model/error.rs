@@ -170,6 +170,14 @@ pub enum ModelError {
         /// The reason.
         source: ImageError,
     },
+    /// An image in a conversation cannot be read.
+    #[error("image {number} of the conversation cannot be read")]
+    ImagePart {
+        /// From 1, in the order of the messages.
+        number: usize,
+        /// The reason.
+        source: ImageError,
+    },
     /// The chat template or the tokenizer gives another number of placeholders.
     #[error(
         "the conversation has {found} placeholders of images, expected {expected}\nhelp: use the chat template and \

@@ -8,6 +8,7 @@ use generate::{Chat, GenerationDefaults, SavedSequence, Tokenizer};
 
 use super::engine::{EmbedJob, Embedded, Job, ModelInfo, generates_text};
 use super::error::ModelError;
+use super::image_prompt::ImageReader;
 use super::text::ModelText;
 
 /// An open model.
@@ -35,6 +36,8 @@ pub struct Model {
 pub(super) struct Inner {
     pub text: Arc<ModelText>,
     pub info: ModelInfo,
+    /// For a model that reads images, and was opened to do so.
+    pub images: Option<ImageReader>,
     /// The channel to the engine thread, or `None` after the last handle was dropped.
     pub jobs: Mutex<Option<Sender<Job>>>,
     pub engine: Mutex<Option<JoinHandle<()>>>,

@@ -1,63 +1,15 @@
-//! Conversations with images. The vision tower replaces the embeddings of placeholder tokens.
+//! Conversations with images.
 
 use std::path::Path;
 use std::sync::mpsc::channel;
 
-use generate::{Chat, Features, Prompt, PromptPart, Tokenizer};
-use irpa::ModelFiles;
-use models::Vision;
-use pixels::{ImageLimits, ImageProcessor, Pixels};
-use serde_json::Value;
+use generate::{Chat, Prompt};
+use pixels::{ImageLimits, Pixels};
 
-use super::engine::Job;
+use super::engine::{Job, reads_text};
+use super::image_prompt::ImagePrompt;
+use super::messages::{Message, MessagePart};
 use super::{Model, ModelError};
-
-/// The tokens of a conversation with images, which the vision tower has not read yet.
-#[derive(Clone, Debug)]
-pub struct ImagePrompt {
-    tokens: Vec<u32>,
-    /// Whether a vector of an image replaces the token.
-    is_replaced: Vec<bool>,
-    placeholder: u32,
-    /// The patches that each call of the tower reads.
-    tiles: Vec<Vec<f32>>,
-}
-
-/// A model's vision tower, as far as prompts need it.
-#[derive(Clone, Debug)]
-pub(super) struct ImageReader {
-    files: ModelFiles,
-    vision: Vision,
-}
-
-impl ImagePrompt {
-    /// The tokens, in which placeholders stand for images.
-    pub fn tokens(&self) -> &[u32] {
-        &self.tokens
-    }
-
-    /// The indices of the tokens that vectors of images replace.
-    pub fn replaced(&self) -> impl Iterator<Item = usize> + '_ {
-        self.is_replaced.iter().enumerate().filter(|(_, is)| **is).map(|(index, _)| index)
-    }
-
-    /// The prompt with the vectors of all tiles, one after another.
-    fn with(self, features: &[f32], width: usize) -> Prompt {
-        let (mut parts, mut start) = (Vec::new(), 0);
-        let mut vectors = features.chunks(width.max(1));
-        for part in self.is_replaced.chunk_by(|a, b| a == b) {
-            let tokens = &self.tokens[start..start + part.len()];
-            start += part.len();
-            parts.push(if part[0] {
-                let numbers = vectors.by_ref().take(part.len()).flatten().copied().collect();
-                PromptPart::Features(Features { numbers, width }, self.placeholder)
-            } else {
-                PromptPart::Tokens(tokens.to_vec())
-            });
-        }
-        Prompt { parts, ..Prompt::default() }
-    }
-}
 
 /// Reads and decodes an image for [`Opening::chat_with_images`](super::Opening::chat_with_images).
 ///
@@ -72,90 +24,37 @@ impl Model {
     /// builds the tower. Open the model with [`OpenOptions::images`](super::OpenOptions::images).
     pub fn see(&self, mut prompt: ImagePrompt) -> Result<Prompt, ModelError> {
         let (answer, found) = channel();
-        self.inner.ask(Job::See(std::mem::take(&mut prompt.tiles), answer))?;
+        self.inner.ask(Job::See(prompt.take_tiles(), answer))?;
         let (features, width) = found.recv().map_err(|_| ModelError::Gone)??;
         Ok(prompt.with(&features, width))
     }
-}
 
-impl ImageReader {
-    pub fn new(files: &ModelFiles, vision: &Vision) -> Self {
-        Self { files: files.clone(), vision: vision.clone() }
+    /// Whether the model reads images, and was opened with [`OpenOptions::images`](super::OpenOptions::images).
+    pub fn sees(&self) -> bool {
+        self.inner.images.is_some()
     }
 
-    pub fn prompt(
-        &self,
-        tokenizer: &Tokenizer,
-        chat: &Chat,
-        images: &[Pixels],
-        render: impl Fn(&Chat) -> Result<String, ModelError>,
-    ) -> Result<ImagePrompt, ModelError> {
-        let vision = &self.vision;
-        let processor = ImageProcessor::of_folder(self.files.path(), vision)?;
-        let names = processor.tokens();
-        let (marker, placeholder) = (names[0], names[1]);
-        for &name in names {
-            let (found, token) = (tokenizer.special_token(name), Some(vision.image_token));
-            if found.is_none() || name == placeholder && found != token {
-                let token = token.filter(|_| name == placeholder);
-                return Err(ModelError::ImageToken { path: self.files.path().into(), name, token });
-            }
-        }
-        let images: Vec<_> = images.iter().map(|image| processor.prepare(image, vision)).collect();
-        // The template must not see the placeholders in the text of a user.
-        let hidden = hidden(&chat.messages);
-        let [of_marker, of_placeholder] = ["\u{e0a3}", "\u{e0a4}"].map(|end| format!("{hidden}{end}"));
-        let of_marker = if marker == placeholder { &of_placeholder } else { &of_marker };
-        let messages = chat
-            .messages
-            .iter()
-            .map(|message| replaced(&replaced(message, placeholder, &of_placeholder), marker, of_marker));
-        let rendered = render(&Chat { messages: messages.collect(), ..chat.clone() })?;
-        let found = rendered.matches(marker).count();
-        if found != images.len() {
-            return Err(ModelError::Placeholders { found, expected: images.len() });
-        }
-        let mut text = String::new();
-        let mut is_image = Vec::new();
-        for (index, part) in rendered.split(marker).enumerate() {
-            if let Some(image) = index.checked_sub(1).and_then(|index| images.get(index)) {
-                text += &image.text;
-                is_image.extend(vec![true; image.patches.len() * vision.vectors()]);
-            }
-            is_image.extend(part.matches(&of_placeholder).map(|_| false));
-            text += &part.replace(&of_placeholder, placeholder).replace(of_marker, marker);
-        }
-        let tokens = tokenizer.encode_plain(&text)?;
-        let mut is_image = is_image.into_iter();
-        let is_replaced: Vec<bool> = tokens
-            .iter()
-            .map(|&token| token == vision.image_token && is_image.next().unwrap_or_default())
-            .collect();
-        let tiles: Vec<Vec<f32>> = images.into_iter().flat_map(|image| image.patches).collect();
-        let found = is_replaced.iter().filter(|is| **is).count();
-        if found != tiles.len() * vision.vectors() {
-            return Err(ModelError::Placeholders { found, expected: tiles.len() * vision.vectors() });
-        }
-        Ok(ImagePrompt { tokens, is_replaced, placeholder: vision.image_token, tiles })
+    /// Renders a conversation with images; see [`Opening::chat_with_images`](super::Opening::chat_with_images).
+    ///
+    /// # Errors
+    /// Returns an error if the model reads no images, or the template writes another number of placeholders.
+    pub fn chat_with_images(&self, chat: &Chat, images: &[Pixels]) -> Result<ImagePrompt, ModelError> {
+        let text = &self.inner.text;
+        let Some(reader) = &self.inner.images else { return Err(reads_text(&text.path)) };
+        reader.prompt(text.tokenizer()?, chat, images, |chat| self.render(chat))
     }
-}
 
-/// A text of private-use characters that no message contains.
-fn hidden(messages: &[Value]) -> String {
-    let all = Value::from(messages.to_vec()).to_string();
-    let mut hidden = "\u{e0a1}\u{e0a2}".to_owned();
-    while all.contains(&hidden) {
-        hidden.push('\u{e0a2}');
-    }
-    hidden
-}
-
-/// The same value with another text in all of its texts.
-fn replaced(value: &Value, from: &str, to: &str) -> Value {
-    match value {
-        Value::String(text) => text.replace(from, to).into(),
-        Value::Array(all) => all.iter().map(|one| replaced(one, from, to)).collect(),
-        Value::Object(all) => all.iter().map(|(key, one)| (key.clone(), replaced(one, from, to))).collect(),
-        other => other.clone(),
+    /// The prompt of a conversation, for which the vision tower reads the images in messages.
+    pub(super) fn prompt(&self, messages: &[Message], chat: &Chat) -> Result<Prompt, ModelError> {
+        let parts = messages.iter().flat_map(|message| &message.parts).filter_map(MessagePart::image);
+        let decode = |(index, bytes): (usize, &[u8])| {
+            let decoded = ImageLimits::default().decode(bytes);
+            decoded.map_err(|source| ModelError::ImagePart { number: index + 1, source })
+        };
+        let images = parts.enumerate().map(decode).collect::<Result<Vec<Pixels>, _>>()?;
+        if images.is_empty() {
+            return Ok(self.inner.text.tokenizer()?.encode_plain(&self.render(chat)?)?.into());
+        }
+        self.see(self.chat_with_images(chat, &images)?)
     }
 }

@@ -15,7 +15,7 @@ use pixels::Pixels;
 
 use super::engine::{self, DraftSource, Unbuilt};
 use super::handle::{Inner, Model};
-use super::images::{ImagePrompt, ImageReader};
+use super::image_prompt::{ImagePrompt, ImageReader};
 use super::room::{STACK, with_room};
 use super::source::{CONTEXT, Source};
 use super::speech::TranscribeOptions;
@@ -189,8 +189,7 @@ impl Opening {
     /// Returns an error if the model reads no images, or the template writes another number of placeholders.
     pub fn chat_with_images(&self, chat: &Chat, images: &[Pixels]) -> Result<ImagePrompt, ModelError> {
         let Some(reader) = &self.images else {
-            let (path, does) = (self.text.path.clone(), "reads only text");
-            return Err(ModelError::Kind { path, does, asked: "read images" });
+            return Err(engine::reads_text(&self.text.path));
         };
         reader.prompt(self.text.tokenizer()?, chat, images, |chat| self.render(chat))
     }
@@ -237,7 +236,8 @@ impl Opening {
     pub fn build(self) -> Result<Model, ModelError> {
         self.check_mtp()?;
         let draft = self.draft()?;
-        let Self { options, files, source, text, images: _, warnings } = self;
+        let Self { options, files, source, text, images, warnings } = self;
+        let images = images.filter(|_| options.images);
         let tokenizer = text.tokenizer.clone();
         let unbuilt = Unbuilt { files, source, tokenizer, options, draft };
         let (jobs, asked) = channel();
@@ -249,7 +249,7 @@ impl Opening {
         let info = built.recv().map_err(|_| ModelError::Gone)??;
         let info = ModelInfo { warnings, ..info };
         let (jobs, engine) = (Mutex::new(Some(jobs)), Mutex::new(Some(engine)));
-        let inner = Inner { text, info, jobs, engine };
+        let inner = Inner { text, info, images, jobs, engine };
         Ok(Model { inner: Arc::new(inner) })
     }
 }

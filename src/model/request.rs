@@ -17,10 +17,10 @@ impl Model {
     /// Creates a request that answers a conversation with the chat template. You can build messages with
     /// [`user`](super::user), [`system`](super::system) and [`assistant`](super::assistant).
     pub fn chat(&self, messages: impl IntoIterator<Item = Message>) -> Result<Request, ModelError> {
-        let messages = messages.into_iter().map(|message| message.json()).collect();
+        let all: Vec<Message> = messages.into_iter().collect();
+        let messages = all.iter().map(Message::json).collect();
         let chat = Chat { messages, add_generation_prompt: true, ..Chat::default() };
-        let text = self.render(&chat)?;
-        Ok(self.continue_prompt(self.inner.text.tokenizer()?.encode_plain(&text)?))
+        Ok(self.continue_prompt(self.prompt(&all, &chat)?))
     }
 
     /// Creates a request that continues the text `prompt`, without a chat template.

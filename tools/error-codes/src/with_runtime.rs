@@ -109,7 +109,7 @@ coded! {
         TW0802: SpeechToken;
         TW0829: Language EnglishOnly;
         TW0823: Kind;
-        TW0830: Image;
+        TW0830: Image ImagePart;
         TW0831: Placeholders ImageToken;
         TW0824: DraftTokenizer;
         TW0826: Mtp;
