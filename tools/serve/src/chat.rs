@@ -20,6 +20,7 @@ use crate::generation::{ChatRequest, variables};
 use crate::ids::{id, now};
 use crate::interface::{Interface, OF_CHAT, OF_OPENAI, OF_SERVERS, sampled};
 use crate::logprobs;
+use crate::media;
 use crate::models::Loaded;
 use crate::prepare::{continues, messages};
 use crate::sampling::SamplingFields;
@@ -37,7 +38,7 @@ pub struct ChatFields {
     /// The name of the model that answers the request. The default model is the server's first model.
     model: Option<String>,
     /// Messages with a role (system, developer, user, assistant, tool) and a content. The content
-    /// is a text, or a list of parts with texts.
+    /// is a text, or a list of parts with texts and images. An image is a `data:` URL.
     messages: Vec<Value>,
     /// Whether the server streams the answer as server-sent events. The last event of a stream is `[DONE]`.
     stream: Option<bool>,
@@ -88,6 +89,7 @@ impl ChatFields {
         let messages = messages(&self.messages)?;
         let asked = self.continue_final_message.or(self.add_generation_prompt.map(|adds| !adds));
         Ok(ChatRequest {
+            images: media::paths(body),
             continues: continues(asked, &messages)?,
             messages,
             tools,
@@ -177,7 +179,7 @@ pub async fn apply_template(
     let fields: ChatFields = fields(&body)?;
     let request = fields.request(&body)?;
     let loaded = app.models.get(fields.model.as_deref()).await?;
-    let prompt = app.blocking(move || request.render(&loaded)).await?;
+    let prompt = app.blocking(move || Ok(request.render(&loaded)?.text)).await?;
     Ok(Json(json!({ "prompt": prompt })))
 }
 

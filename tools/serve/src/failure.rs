@@ -319,6 +319,8 @@ fn is_of_request(error: &ModelError) -> bool {
         }
         ModelError::Prompt(_)
         | ModelError::Kind { .. }
+        | ModelError::ImagePart { .. }
+        | ModelError::Placeholders { .. }
         | ModelError::NoTokenizer { .. }
         | ModelError::Template { .. }
         | ModelError::UnreadVariable { .. }

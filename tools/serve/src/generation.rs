@@ -13,9 +13,10 @@ use crate::body::shown;
 use crate::closed::closed;
 use crate::constraint::{AnswerForm, FormKind};
 use crate::failure::Failure;
+use crate::media;
 use crate::models::Loaded;
 use crate::permit::Permit;
-use crate::prepare::{Dialogue, tokens};
+use crate::prepare::{Dialogue, Rendered};
 use crate::reader::{REASONING, Reading};
 use crate::sampling::SamplingFields;
 use crate::tools::{OfferedTools, embedded};
@@ -23,6 +24,8 @@ use crate::tools::{OfferedTools, embedded};
 /// A conversation that the model must answer; the request can come from any chat API.
 pub struct ChatRequest {
     pub messages: Vec<Message>,
+    /// The paths of the images in the body of the request.
+    pub images: Vec<String>,
     /// Whether the answer continues the last message.
     pub continues: bool,
     pub tools: OfferedTools,
@@ -42,9 +45,10 @@ pub struct ChatRequest {
 
 impl ChatRequest {
     /// Renders the text of the prompt with the chat template.
-    pub fn render(&self, loaded: &Loaded) -> Result<String, Failure> {
+    pub fn render(&self, loaded: &Loaded) -> Result<Rendered, Failure> {
         let &Self { ref messages, ref tools, ref variables, continues, .. } = self;
-        Dialogue { messages, tools: &tools.offered, variables, continues }.render(loaded)
+        let images = &media::decoded(messages, &self.images, loaded)?;
+        Dialogue { messages, images, tools: &tools.offered, variables, continues }.render(loaded)
     }
 
     /// Prepares the prompt, and starts the generation.
@@ -53,8 +57,9 @@ impl ChatRequest {
         let (defaults, metrics, loaded) = (app.options.defaults.clone(), app.metrics.clone(), loaded.clone());
         let opens = app.options.open_objects;
         app.blocking(move || {
-            let text = self.render(&loaded)?;
-            let prompt = Prompt { reuse: self.sampling.reuses(), ..tokens(&loaded, &text)?.into() };
+            let rendered = self.render(&loaded)?;
+            let text = rendered.text.clone();
+            let prompt = Prompt { reuse: self.sampling.reuses(), ..rendered.prompt(&loaded)? };
             let (followed, follow) = self.follow(opens)?.unzip();
             let has_schema = follow.is_some();
             let options = self.options(&defaults(loaded.model.defaults()), &loaded, follow)?;

@@ -23,6 +23,7 @@ mod keep_alive;
 mod listener;
 mod loading;
 mod logprobs;
+mod media;
 mod messages;
 mod metrics;
 mod models;

@@ -19,7 +19,8 @@ use crate::failure::Failure;
 use crate::generation::{ChatRequest, variables};
 use crate::ids::id;
 use crate::interface::{Interface, OF_MESSAGES, OF_SERVERS, sampled};
-use crate::prepare::{content, continues, messages, tokens};
+use crate::media;
+use crate::prepare::{content, continues, messages};
 use crate::sampling::SamplingFields;
 use crate::stream::{self, Events, Sent};
 use crate::tools::{self, Choice, OfferedTools};
@@ -62,7 +63,7 @@ pub async fn count(
     let fields: MessageFields = fields(&body)?;
     let request = fields.request(&body)?;
     let loaded = app.models.get(fields.model.as_deref()).await?;
-    let counted = move || Ok(tokens(&loaded, &request.render(&loaded)?)?.len());
+    let counted = move || request.render(&loaded)?.count(&loaded);
     Ok(Json(json!({ "input_tokens": app.blocking(counted).await? })))
 }
 
@@ -119,6 +120,7 @@ impl MessageFields {
             self.tool_choice.as_ref().is_some_and(|choice| choice["disable_parallel_tool_use"] == true);
         let messages = messages(&given)?;
         Ok(ChatRequest {
+            images: media::paths(body),
             continues: continues(None, &messages)?,
             messages,
             tools: OfferedTools::new(self.tools()?, &self.choice()?, "tool_choice")?,
@@ -193,7 +195,8 @@ fn in_chat(message: &Value, at: &str, out: &mut Vec<Value>) -> Result<(), Failur
         out.push(message.clone());
         return Ok(());
     };
-    let (mut texts, mut calls, mut thoughts) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut texts, mut calls, mut thoughts) = (Vec::<Value>::new(), Vec::new(), Vec::new());
+    let mut sees = false;
     for (i, block) in blocks.iter().enumerate() {
         let at = format!("{at}.content[{i}]");
         match block.get("type").and_then(Value::as_str) {
@@ -207,15 +210,21 @@ fn in_chat(message: &Value, at: &str, out: &mut Vec<Value>) -> Result<(), Failur
             }
             Some("thinking") => thoughts.extend(block["thinking"].as_str()),
             Some("redacted_thinking") => {}
-            Some("document" | "search_result") => texts.push(document(block, &at)?),
+            Some("image") => {
+                sees = true;
+                texts.push(block.clone());
+            }
+            Some("document" | "search_result") => texts.push(document(block, &at)?.into()),
             _ => {
                 let one = Value::from(vec![block.clone()]);
-                texts.push(content(Some(&one), at.trim_end_matches(&format!("[{i}]")))?);
+                texts.push(content(Some(&one), at.trim_end_matches(&format!("[{i}]")))?.into());
             }
         }
     }
     if !texts.is_empty() || !calls.is_empty() {
-        let mut chat = json!({ "role": message.get("role"), "content": texts.join("\n") });
+        let joined = || texts.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("\n").into();
+        let content: Value = if sees { texts.into() } else { joined() };
+        let mut chat = json!({ "role": message.get("role"), "content": content });
         if !calls.is_empty() {
             chat["tool_calls"] = calls.into();
         }

@@ -5,11 +5,14 @@ use std::borrow::Cow;
 use generate::{Chat, GenerateError};
 use serde_json::{Map, Value, json};
 use tracewright::ModelError;
-use tracewright::model::{Message, MessagePart};
+use tracewright::generate::Prompt;
+use tracewright::model::{ImagePrompt, Message, MessagePart};
+use tracewright::pixels::Pixels;
 
 use crate::body::shown;
 use crate::failure::{Failure, causes};
 use crate::ids::id;
+use crate::media;
 use crate::models::Loaded;
 
 /// The roles of messages that a client can send.
@@ -19,6 +22,8 @@ const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "f
 #[derive(Clone, Copy)]
 pub struct Dialogue<'a> {
     pub messages: &'a [Message],
+    /// The images of the messages, in the order of the parts that stand for them.
+    pub images: &'a [Pixels],
     pub tools: &'a [Value],
     pub variables: &'a Map<String, Value>,
     /// Whether the prompt ends inside the last message, which the answer continues.
@@ -38,14 +43,47 @@ pub fn continues(given: Option<bool>, messages: &[Message]) -> Result<bool, Fail
     Ok(given.unwrap_or(can))
 }
 
+/// A rendered conversation.
+#[derive(Clone, Debug)]
+pub struct Rendered {
+    pub text: String,
+    /// The tokens, if there are images.
+    seen: Option<ImagePrompt>,
+}
+
+impl Rendered {
+    /// Returns the number of tokens of the prompt.
+    pub fn count(&self, loaded: &Loaded) -> Result<usize, Failure> {
+        match &self.seen {
+            Some(seen) => Ok(seen.tokens().len()),
+            None => Ok(tokens(loaded, &self.text)?.len()),
+        }
+    }
+
+    /// Returns the prompt, for which the vision tower has read the images.
+    pub fn prompt(self, loaded: &Loaded) -> Result<Prompt, Failure> {
+        match self.seen {
+            Some(seen) => {
+                check_length(loaded, seen.tokens().len())?;
+                Ok(loaded.model.see(seen)?)
+            }
+            None => Ok(tokens(loaded, &self.text)?.into()),
+        }
+    }
+}
+
 /// Sorts or joins the messages of a conversation.
 type Arrange = for<'a> fn(&'a [Message]) -> Cow<'a, [Message]>;
 
 impl Dialogue<'_> {
     /// Renders the conversation with the model's chat template.
-    pub fn render(&self, loaded: &Loaded) -> Result<String, Failure> {
+    pub fn render(&self, loaded: &Loaded) -> Result<Rendered, Failure> {
         if !self.continues {
             return self.render_all(loaded);
+        }
+        if !self.images.is_empty() {
+            let expected = "false, because the conversation has images";
+            return Err(Failure::field("continue_final_message", "true", expected));
         }
         // A text that no template changes marks the end of the last message, as in transformers.
         let end = id("continued-");
@@ -53,15 +91,16 @@ impl Dialogue<'_> {
         if let Some(last) = messages.last_mut() {
             last.parts = vec![MessagePart::Text(last.text() + &end)];
         }
-        let text = Dialogue { messages: &messages, ..*self }.render_all(loaded)?;
+        let Rendered { text, .. } = Dialogue { messages: &messages, ..*self }.render_all(loaded)?;
         let refuse = || {
             let expected = "false, because the chat template changes the text of the last message";
             Failure::field("continue_final_message", "true", expected)
         };
-        text.rfind(&end).map(|at| text[..at].to_owned()).ok_or_else(refuse)
+        let text = text.rfind(&end).map(|at| text[..at].to_owned()).ok_or_else(refuse)?;
+        Ok(Rendered { text, seen: None })
     }
 
-    fn render_all(&self, loaded: &Loaded) -> Result<String, Failure> {
+    fn render_all(&self, loaded: &Loaded) -> Result<Rendered, Failure> {
         let refusal = match self.rendered(loaded, |messages| Cow::Borrowed(messages)) {
             Ok(text) => return Ok(text),
             Err(error) => error,
@@ -80,7 +119,7 @@ impl Dialogue<'_> {
     }
 
     /// Calls `arrange`, and renders the result with the chat template.
-    fn rendered(&self, loaded: &Loaded, arrange: Arrange) -> Result<String, ModelError> {
+    fn rendered(&self, loaded: &Loaded, arrange: Arrange) -> Result<Rendered, ModelError> {
         let uses_tools = self.messages.iter().any(|message| message.fields.contains_key("tool_calls"));
         let mut chat = Chat {
             messages: Vec::new(),
@@ -99,7 +138,7 @@ impl Dialogue<'_> {
                 messages = without_tools(&messages, chat.tools.take().as_deref()).into();
             }
             chat.messages = arrange(&messages).iter().map(Message::json).collect();
-            match loaded.model.render(&chat) {
+            match self.in_template(loaded, &chat) {
                 // If a separate process renders the template, this process rejects a variable
                 // without effect.
                 Err(ModelError::UnreadVariable { name, .. }) if name == "tools" && chat.tools.is_some() => {
@@ -115,6 +154,16 @@ impl Dialogue<'_> {
     }
 }
 
+impl Dialogue<'_> {
+    fn in_template(&self, loaded: &Loaded, chat: &Chat) -> Result<Rendered, ModelError> {
+        if self.images.is_empty() {
+            return Ok(Rendered { text: loaded.model.render(chat)?, seen: None });
+        }
+        let seen = loaded.model.chat_with_images(chat, self.images)?;
+        Ok(Rendered { text: seen.text().to_owned(), seen: Some(seen) })
+    }
+}
+
 /// Converts the messages for a chat template that does not support tools. In the converted
 /// conversation, a system message describes the functions, and function calls are JSON. The results
 /// of function calls become messages of the user.
@@ -124,10 +173,13 @@ fn without_tools(messages: &[Message], tools: Option<&[Value]>) -> Vec<Message> 
         let call = |call: &Value| files::exact_json(&call["function"]);
         let calls: Vec<String> = calls.into_iter().flatten().map(call).collect();
         let content = [&[message.text()], &calls[..]].concat().join("\n");
-        match message.role.as_str() {
+        let images = message.parts.iter().filter(|part| part.image().is_some()).cloned();
+        let mut plain = match message.role.as_str() {
             "tool" => Message::new("user", format!("Result of the call: {content}")),
             role => Message::new(role, content.trim()),
-        }
+        };
+        plain.parts.splice(0..0, images);
+        plain
     };
     let Some(tools) = tools else { return messages.iter().map(plain).collect() };
     let functions: Vec<String> = tools.iter().map(|tool| files::exact_json(&tool["function"])).collect();
@@ -236,7 +288,7 @@ pub fn content(given: Option<&Value>, at: &str) -> Result<String, Failure> {
     Ok(MessagePart::joined(&parts(given, at)?))
 }
 
-/// Returns the parts of a message's content, which must be texts.
+/// Returns the parts of a message's content, which are texts and images.
 fn parts(given: Option<&Value>, at: &str) -> Result<Vec<MessagePart>, Failure> {
     let parts = match given {
         None | Some(Value::Null) => return Ok(Vec::new()),
@@ -247,6 +299,10 @@ fn parts(given: Option<&Value>, at: &str) -> Result<Vec<MessagePart>, Failure> {
     let mut texts = Vec::new();
     for (i, part) in parts.iter().enumerate() {
         let at = format!("{at}[{i}]");
+        if let Some(image) = media::image(part, &at) {
+            texts.push(image?);
+            continue;
+        }
         let text = match part {
             Value::String(text) => Some(text.as_str()),
             part => ["text", "refusal"].iter().find_map(|key| part.get(key)?.as_str()),
@@ -254,7 +310,11 @@ fn parts(given: Option<&Value>, at: &str) -> Result<Vec<MessagePart>, Failure> {
         match (text, part.get("type").unwrap_or(&Value::Null)) {
             (Some(text), _) => texts.push(MessagePart::Text(text.to_owned())),
             (None, kind) => {
-                return Err(Failure::field(format!("{at}.type"), shown(kind), "`text` with a `text`"));
+                return Err(Failure::field(
+                    format!("{at}.type"),
+                    shown(kind),
+                    "`text` with a `text`, or an image",
+                ));
             }
         }
     }
@@ -281,6 +341,9 @@ fn systems_to_user(messages: &[Message]) -> Vec<Message> {
     }
     let system = merged.remove(0).text();
     match merged.iter_mut().find(|message| message.role == "user") {
+        Some(user) if user.parts.iter().any(|part| part.image().is_some()) => {
+            user.parts.insert(0, MessagePart::Text(format!("{system}\n\n")));
+        }
         Some(user) => user.parts = vec![MessagePart::Text(format!("{system}\n\n{}", user.text()))],
         None => merged.insert(0, Message::new("user", system)),
     }

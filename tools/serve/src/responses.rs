@@ -18,6 +18,7 @@ use crate::failure::Failure;
 use crate::generation::{ChatRequest, variables};
 use crate::ids::{id, now};
 use crate::interface::{Interface, OF_OPENAI, OF_RESPONSES, OF_SERVERS, sampled};
+use crate::media;
 use crate::prepare::{content, messages};
 use crate::sampling::SamplingFields;
 use crate::stream::{self, Events, Sent};
@@ -113,6 +114,7 @@ impl ResponseFields {
         let effort = self.reasoning.as_ref().and_then(|reasoning| reasoning.get("effort"));
         let choice = tools::choice(self.tool_choice.as_ref())?;
         Ok(ChatRequest {
+            images: media::paths(body),
             messages: messages(&given)?,
             continues: false,
             tools: OfferedTools::new(self.tools()?, &choice, "tool_choice")?,
@@ -150,7 +152,13 @@ fn item(item: &Value, at: &str, messages: &mut Vec<Value>) -> Result<(), Failure
     };
     match item.get("type").and_then(Value::as_str) {
         None | Some("message") => {
-            let content = content(item.get("content"), &format!("{at}.content"))?;
+            let mut content: Value = content(item.get("content"), &format!("{at}.content"))?.into();
+            if let Some(parts) = item
+                .get("content")
+                .filter(|parts| !media::paths(&json!({ "input": [{ "content": parts }] })).is_empty())
+            {
+                content = parts.clone();
+            }
             messages.push(json!({ "role": item.get("role"), "content": content }));
         }
         Some("function_call") => {

@@ -145,6 +145,7 @@ mod run {
                 // Both are for models that continue text. An embedding model has its own limit of a text.
                 (opening.options.context, opening.options.chunk) = (None, None);
             }
+            opening.options.images = opening.network().is_some_and(|network| network.vision.is_some());
             opening.options.slots = self.slots.get();
             opening.options.speculate = self.sampling.speculate.clone();
             Ok(opening)

@@ -1,6 +1,8 @@
 """Runs a client of the Python registry, unchanged, against a server: `clients.py CLIENT PORT`."""
 
+import base64
 import json
+import pathlib
 import sys
 
 PORT = sys.argv[2]
@@ -256,6 +258,45 @@ def ollama():
         raise AssertionError("there is no such model")
     except ollama.ResponseError as error:
         assert error.status_code == 404 and "no model `other`" in error.error, error
+
+
+def image():
+    """A picture of the fixtures in base64."""
+    folder = pathlib.Path(__file__).parents[4] / "tests/fixtures/images"
+    return base64.b64encode((folder / "alpha.png").read_bytes()).decode()
+
+
+def openai_images():
+    import openai
+
+    client = openai.OpenAI(base_url=f"{BASE}/v1", api_key="none", max_retries=0)
+    url = f"data:image/png;base64,{image()}"
+    content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "What is this?"}]
+    ask = dict(model="sees", messages=[{"role": "user", "content": content}], max_tokens=6, temperature=0)
+    chat = client.chat.completions.create(**ask)
+    assert chat.usage.prompt_tokens == 51, chat
+    content = [{"type": "input_image", "image_url": url, "detail": "auto"}, {"type": "input_text", "text": "What is this?"}]
+    ask = dict(model="sees", input=[{"role": "user", "content": content}], max_output_tokens=6, temperature=0)
+    response = client.responses.create(**ask)
+    assert response.output_text == chat.choices[0].message.content and response.usage.input_tokens == 51
+
+
+def anthropic_images():
+    import anthropic
+
+    client = anthropic.Anthropic(base_url=BASE, api_key="none", max_retries=0)
+    source = {"type": "base64", "media_type": "image/png", "data": image()}
+    content = [{"type": "image", "source": source}, {"type": "text", "text": "What is this?"}]
+    ask = dict(model="sees", messages=[{"role": "user", "content": content}])
+    message = client.messages.create(**ask, max_tokens=6)
+    assert message.content[0].text and message.usage.output_tokens == 6, message
+    assert client.messages.count_tokens(**ask).input_tokens == 51
+    content[0]["source"] = {"type": "url", "url": "https://example.org/cat.png"}
+    try:
+        client.messages.create(**ask, max_tokens=6)
+        raise AssertionError("a URL")
+    except anthropic.BadRequestError as found:
+        assert "loads no files from the network" in str(found), found
 
 
 globals()[sys.argv[1]]()

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::sync::LazyLock;
 
 use crate::client::*;
+use crate::images::SEES;
 use crate::support::*;
 
 /// A server with a model for chats, one for embeddings and one for scores.
@@ -58,6 +59,16 @@ fn openai_python_uses_responses() {
 #[test]
 fn anthropic_python() {
     python("anthropic");
+}
+
+#[test]
+fn openai_python_sends_images() {
+    python_on("openai_images", &SEES);
+}
+
+#[test]
+fn anthropic_python_sends_images() {
+    python_on("anthropic_images", &SEES);
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod continuing;
 mod ends;
 mod fields;
 mod habits;
+mod images;
 mod interfaces;
 mod load;
 mod malformed;

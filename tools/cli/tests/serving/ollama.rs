@@ -105,7 +105,7 @@ fn what_is_not_supported_is_refused_in_ollamas_form() {
         (
             "/api/chat",
             json!({ "model": "demo", "messages": [{ "role": "user", "content": "a", "images": ["aGk="] }] }),
-            "`messages[0].images` is not supported",
+            "`messages[0].images[0]` is an image, expected a text",
         ),
         (
             "/api/generate",

@@ -160,7 +160,7 @@ fn messages_of_every_form_are_rendered() {
     let image =
         json!([{ "role": "user", "content": [{ "type": "image_url", "image_url": { "url": "x" } }] }]);
     let error = DEMO.bad(PATH, &json!({ "messages": image }), 400);
-    assert_eq!(error["param"], "messages[0].content[0].type");
+    assert_eq!(error["param"], "messages[0].content[0].image_url.url");
 }
 
 /// Templates that take a system message at the beginning only, or none, and templates that read tools.

@@ -22,6 +22,7 @@ use crate::failure::Failure;
 use crate::generation::{ChatRequest, max_tokens, variables};
 use crate::interface::{Interface, OF_OLLAMA};
 use crate::keep_alive::KeepAlive;
+use crate::media;
 use crate::models::Loaded;
 use crate::permit::Permit;
 use crate::prepare::{check_length, continues, messages};
@@ -124,9 +125,16 @@ enum Input {
 fn in_chat(turn: &Value, i: usize) -> Result<Value, Failure> {
     let at = format!("messages[{i}]");
     let mut chat = turn.as_object().ok_or_else(|| Failure::field(&at, shown(turn), "an object"))?.clone();
-    let is_empty = |images: &Value| images.is_null() || images.as_array().is_some_and(Vec::is_empty);
-    if chat.remove("images").is_some_and(|images| !is_empty(&images)) {
-        return Err(Failure::Unsupported { param: format!("{at}.images") });
+    match chat.remove("images") {
+        None | Some(Value::Null) => {}
+        Some(Value::Array(images)) if images.is_empty() => {}
+        Some(Value::Array(images)) => {
+            let text = chat.remove("content").filter(|text| *text != json!(""));
+            let text = text.map(|text| json!({ "type": "text", "text": text }));
+            let parts: Vec<Value> = images.iter().map(media::of_ollama).chain(text).collect();
+            chat.insert("content".to_owned(), parts.into());
+        }
+        Some(other) => return Err(Failure::field(format!("{at}.images"), shown(&other), "a list of images")),
     }
     for (theirs, ours) in [("thinking", "reasoning_content"), ("tool_name", "name")] {
         if let Some(text) = chat.remove(theirs) {
@@ -221,7 +229,9 @@ impl CommonFields {
     fn request(&self, loaded: &Loaded, turns: &[Value], tools: Vec<Value>) -> Result<ChatRequest, Failure> {
         let (sampling, most) = self.sampling(loaded.model.info().context)?;
         let messages = messages(turns)?;
+        let images = media::paths(&json!({ "messages": turns }));
         Ok(ChatRequest {
+            images: images.into_iter().map(|path| path.replace("].content[", "].images[")).collect(),
             continues: continues(None, &messages)?,
             messages,
             tools: OfferedTools::new(tools, &Choice::Auto, "tools")?,
