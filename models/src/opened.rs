@@ -15,7 +15,7 @@ use crate::sentence::SentenceConfig;
 use crate::shape_check::DeclaredSize;
 use crate::speech::SpeechConfig;
 use crate::storage::Storage;
-use crate::vision::{TEXT_IGNORABLE, Vision};
+use crate::vision::{POOLING_HEAD, TEXT_IGNORABLE, TOWER, Vision};
 use crate::{Architecture, ModelConfig, UntiedHead, head};
 
 /// With all facts about its checkpoint as data, so that a network that wraps another one cannot forget any.
@@ -180,6 +180,15 @@ impl Opened {
     /// Renames the tensors of another checkpoint to the names that the network declares.
     pub fn named(&self, checkpoint: Checkpoint) -> Checkpoint {
         self.naming.apply(checkpoint)
+    }
+
+    /// Whether the other network of the checkpoint reads a tensor: the vision tower, or the text network of a tower.
+    pub fn is_of_other(&self, name: &str) -> bool {
+        let is_of_tower = TOWER.iter().any(|prefix| name.starts_with(prefix));
+        match self.kind {
+            ModelKind::Tower => !is_of_tower,
+            _ => self.vision.is_some() && is_of_tower && !name.starts_with(POOLING_HEAD),
+        }
     }
 
     /// The entry points of a compiled program with the given batch size, chunk length and context length.

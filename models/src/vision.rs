@@ -235,6 +235,13 @@ impl Architecture for Vision {
     }
 }
 
+/// The tensors of towers and projections.
+pub(crate) const TOWER: &[&str] =
+    &["model.vision_model.", "model.connector.", "model.multi_modal_projector."];
+
+/// A head that pools an image to one vector, for other uses of SigLIP.
+pub(crate) const POOLING_HEAD: &str = "model.vision_model.head.";
+
 /// The text network and its head, which the checkpoint of a tower also has.
 pub(crate) const TEXT_IGNORABLE: &[Ignorable] = &[
     Ignorable::Prefix("model.embed_tokens."),
@@ -243,8 +250,7 @@ pub(crate) const TEXT_IGNORABLE: &[Ignorable] = &[
     Ignorable::Prefix("lm_head."),
     Ignorable::Suffix(".rotary_emb.inv_freq"),
     Ignorable::Suffix("embeddings.position_ids"),
-    // A head that pools an image to one vector, for other uses of SigLIP.
-    Ignorable::Prefix("model.vision_model.head."),
+    Ignorable::Prefix(POOLING_HEAD),
 ];
 
 /// How a text network uses a tower.

@@ -185,7 +185,11 @@ pub(super) fn build_checkpoint(
     let traced = plan.record(&entries.collect::<Vec<_>>())?;
     let checkpoint = plan.model.weights(files)?;
     let ignorable = plan.model.ignorable.clone();
-    let ready = build(options, (&traced, score), &checkpoint, plan.target, plan.weights, ignorable)?;
+    let mut ready = build(options, (&traced, score), &checkpoint, plan.target, plan.weights, ignorable)?;
+    if let Some(baked) = &mut ready.build.baked {
+        // The tower or the text network reads these, as soon as it is built.
+        baked.ignored.retain(|name| !model.is_of_other(name));
+    }
     Ok(Ready { build: BuildInfo { damaged, ..ready.build }, ..ready })
 }
 
