@@ -4,6 +4,7 @@ use generate::{Chat, Finish, GenerateOptions, SavedFault, SavedSequence};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::image_prompt::ImagePrompt;
 use super::messages::{Message, assistant, user};
 use super::{Completion, Model, ModelError, Pieces};
 
@@ -76,11 +77,20 @@ impl Conversation {
 
     /// Renders and tokenizes the prompt for a message. The function does not run the network yet.
     pub fn prepare(&self, message: impl Into<String>) -> Result<PreparedTurn, ModelError> {
+        self.prepare_message(user(message))
+    }
+
+    /// Like [`prepare`](Self::prepare), for a message with any parts, such as images.
+    pub fn prepare_message(&self, message: Message) -> Result<PreparedTurn, ModelError> {
         let mut all = self.messages.clone();
-        all.push(user(message));
+        all.push(message);
         let messages = all.iter().map(Message::json).collect();
         let (tools, variables) = (self.tools.clone(), self.variables.clone());
         let chat = Chat { messages, tools, variables, add_generation_prompt: true, now: None };
+        if let Some(images) = self.model.image_prompt(&all, &chat)? {
+            let (text, prompt) = (images.text().to_owned(), images.tokens().to_vec());
+            return Ok(PreparedTurn { messages: all, text, prompt, images: Some(images) });
+        }
         let text = self.model.render(&chat)?;
         let tokenizer = self.model.inner.text.tokenizer()?;
         let added = self.shown.as_ref().and_then(|shown| text.strip_prefix(shown.as_str()));
@@ -88,11 +98,19 @@ impl Conversation {
             Some(added) if !added.is_empty() => [&self.tokens[..], &tokenizer.encode_plain(added)?].concat(),
             _ => tokenizer.encode_plain(&text)?,
         };
-        Ok(PreparedTurn { messages: all, text, prompt })
+        Ok(PreparedTurn { messages: all, text, prompt, images: None })
     }
 
     /// Copies the messages, and the state (such as the KV cache) after them, for [`resume`](Self::resume).
+    ///
+    /// # Errors
+    /// Returns an error if a message has an image, which a saved sequence cannot contain.
     pub fn save(&self) -> Result<SavedSequence, ModelError> {
+        let mut parts = self.messages.iter().flat_map(|message| &message.parts);
+        if parts.any(|part| part.image().is_some()) {
+            let (path, does) = (self.model.inner.text.path.clone(), "reads images");
+            return Err(ModelError::Kind { path, does, asked: "save a conversation with images" });
+        }
         let notes = json!({ "messages": self.messages, "shown": self.shown, "tokens": self.tokens });
         Ok(self.model.save(&self.tokens)?.with_notes(notes))
     }
@@ -110,8 +128,11 @@ impl Conversation {
     }
 
     /// Begins the answer to a [prepared](Self::prepare) message.
-    pub fn begin(&mut self, prepared: PreparedTurn) -> Result<Turn<'_>, ModelError> {
-        let request = self.model.continue_prompt(&prepared.prompt);
+    pub fn begin(&mut self, mut prepared: PreparedTurn) -> Result<Turn<'_>, ModelError> {
+        let request = match prepared.images.take() {
+            Some(images) => self.model.continue_prompt(self.model.see(images)?),
+            None => self.model.continue_prompt(&prepared.prompt),
+        };
         let pieces = request.options(self.options.clone()).reuse().stream()?;
         Ok(Turn { conversation: self, pieces, prepared })
     }
@@ -130,6 +151,8 @@ pub struct PreparedTurn {
     messages: Vec<Message>,
     text: String,
     prompt: Vec<u32>,
+    /// The prompt, if a message has images.
+    images: Option<ImagePrompt>,
 }
 
 /// An iterator over the pieces of an answer in a conversation.
@@ -148,7 +171,7 @@ impl Turn<'_> {
     /// Adds the message and its answer. With an error or a piece left to take, nothing changes, and the result
     /// is `None`. Nothing changes after a cancellation before the first piece, either.
     pub fn finish(self) -> Option<Completion> {
-        let Self { conversation, pieces, prepared: PreparedTurn { mut messages, text, prompt } } = self;
+        let Self { conversation, pieces, prepared: PreparedTurn { mut messages, text, prompt, .. } } = self;
         let completion = pieces.into_completion()?;
         if completion.generated.finish == Finish::Cancelled && completion.text.is_empty() {
             return Some(completion);

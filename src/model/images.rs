@@ -19,6 +19,17 @@ pub fn read_image(path: &Path) -> Result<Pixels, ModelError> {
     ImageLimits::default().read(path).map_err(|source| ModelError::Image { path: path.into(), source })
 }
 
+/// Reads an image file as a part of a message, and checks that it can be decoded.
+///
+/// # Errors
+/// Returns an error if the file is no image, or exceeds a limit.
+pub fn image(path: impl AsRef<Path>) -> Result<MessagePart, ModelError> {
+    let (path, limits) = (path.as_ref(), ImageLimits::default());
+    let bytes = limits.bytes_of(path).and_then(|bytes| limits.decode(&bytes).map(|_| bytes));
+    let bytes = bytes.map_err(|source| ModelError::Image { path: path.into(), source })?;
+    Ok(MessagePart::Image(bytes.into()))
+}
+
 impl Model {
     /// Runs the vision tower, and returns a prompt for [`continue_prompt`](Self::continue_prompt). The first call
     /// builds the tower. Open the model with [`OpenOptions::images`](super::OpenOptions::images).
@@ -46,15 +57,24 @@ impl Model {
 
     /// The prompt of a conversation, for which the vision tower reads the images in messages.
     pub(super) fn prompt(&self, messages: &[Message], chat: &Chat) -> Result<Prompt, ModelError> {
+        match self.image_prompt(messages, chat)? {
+            Some(images) => self.see(images),
+            None => Ok(self.inner.text.tokenizer()?.encode_plain(&self.render(chat)?)?.into()),
+        }
+    }
+
+    /// Decodes the images in messages, and renders the conversation; `None` without images.
+    pub(super) fn image_prompt(
+        &self,
+        messages: &[Message],
+        chat: &Chat,
+    ) -> Result<Option<ImagePrompt>, ModelError> {
         let parts = messages.iter().flat_map(|message| &message.parts).filter_map(MessagePart::image);
         let decode = |(index, bytes): (usize, &[u8])| {
             let decoded = ImageLimits::default().decode(bytes);
             decoded.map_err(|source| ModelError::ImagePart { number: index + 1, source })
         };
         let images = parts.enumerate().map(decode).collect::<Result<Vec<Pixels>, _>>()?;
-        if images.is_empty() {
-            return Ok(self.inner.text.tokenizer()?.encode_plain(&self.render(chat)?)?.into());
-        }
-        self.see(self.chat_with_images(chat, &images)?)
+        if images.is_empty() { Ok(None) } else { self.chat_with_images(chat, &images).map(Some) }
     }
 }

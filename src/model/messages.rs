@@ -66,6 +66,13 @@ impl Message {
         Self { role: role.into(), parts: vec![MessagePart::Text(content.into())], fields: Map::new() }
     }
 
+    /// Puts parts, such as [images](super::image), before the content.
+    #[must_use]
+    pub fn after(mut self, parts: impl IntoIterator<Item = MessagePart>) -> Self {
+        self.parts.splice(0..0, parts);
+        self
+    }
+
     /// Returns the texts of the content, one per line.
     pub fn text(&self) -> String {
         MessagePart::joined(&self.parts)

@@ -27,7 +27,7 @@ pub use error::ModelError;
 pub use fingerprint::{Fingerprint, FingerprintText};
 pub use handle::Model;
 pub use image_prompt::ImagePrompt;
-pub use images::read_image;
+pub use images::{image, read_image};
 pub use messages::{Message, MessagePart, assistant, system, user};
 pub use models::fit::OpenWarning;
 pub use opening::Opening;

@@ -40,11 +40,19 @@ impl ImageLimits {
     /// # Errors
     /// As [`decode`](Self::decode), or if the file cannot be read.
     pub fn read(self, path: &Path) -> Result<Pixels, ImageError> {
+        self.decode(&self.bytes_of(path)?)
+    }
+
+    /// Reads a file, of which [`decode`](Self::decode) refuses one byte more than the limit.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be read.
+    pub fn bytes_of(self, path: &Path) -> Result<Vec<u8>, ImageError> {
         let file = File::open(path).with_path("read", path)?;
         let mut bytes = Vec::new();
         // The length of a pipe is unknown, and the length of a file can change.
         file.take(self.bytes + 1).read_to_end(&mut bytes).with_path("read", path)?;
-        self.decode(&bytes)
+        Ok(bytes)
     }
 
     /// Decodes a PNG, JPEG, WebP, GIF or BMP image: the first picture of an animation, turned as its EXIF data

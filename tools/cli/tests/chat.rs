@@ -53,6 +53,56 @@ fn a_message_has_an_end() {
     assert!(said.contains("the message is too long, expected at most 67108864 bytes"), "{said}");
 }
 
+/// An image stays in the chat, and the next message computes it no more.
+#[test]
+fn images_come_with_messages() {
+    let (sees, demo) = (fixture("gemma3-images"), demo());
+    let image = |name: &str| root().join("tests/fixtures/images").join(name);
+    let (first, second) = (image("alpha.png"), image("gray.png"));
+    let (cache, folder) = (folder(), folder());
+    let images = ["--image", text(&first), "-n", "6", "--temp", "0", "--cache", text(cache.path())];
+    let lines = format!(
+        "What is this?\nAgain?\n/image {}\n/image {}\n/image\nAnd this?\n/save {}\n",
+        text(&second),
+        text(&image("files.json")),
+        text(&folder.path().join("chat.json"))
+    );
+    let ran = said(&mut chat(text(&sees), &images), &lines);
+    let computed: Vec<&str> = ran.err.lines().filter(|line| line.starts_with("prompt ")).collect();
+    assert_eq!(computed.len(), 3, "{}", ran.err);
+    // As transformers counts them (`tests/oracle/gemma3_images.py`).
+    assert!(computed[0].starts_with("prompt 51 tokens, 51 of them new"), "{}", ran.err);
+    let new =
+        |line: &str| line.split_once(" tokens, ").unwrap().1.split(' ').next().unwrap().parse::<usize>();
+    assert!(new(computed[1]).unwrap() < 40 && new(computed[2]).unwrap() < 60, "{}", ran.err);
+    for words in
+        ["begins with 1 images", "error[TW0830]", "/image needs the name of a file", "wrote 6 messages"]
+    {
+        assert!(ran.err.contains(words), "`{words}` is not in\n{}", ran.err);
+    }
+    // The tower reads its tensors of the checkpoint.
+    assert!(!ran.err.contains("left out"), "{}", ran.err);
+    let saved: Value =
+        serde_json::from_str(&fs::read_to_string(folder.path().join("chat.json")).unwrap()).unwrap();
+    assert_eq!(
+        saved[0]["content"],
+        json!([{ "type": "image" }, { "type": "text", "text": "What is this?" }])
+    );
+
+    // A session has no images, and a model of texts reads none.
+    let session = folder.path().join("session");
+    let alone = ["-n", "2", "--cache", text(cache.path()), "--session", text(&session)];
+    let ran = said(&mut chat(text(&sees), &alone), &format!("/image {}\nHello\n", text(&first)));
+    assert!(ran.err.contains("a chat with `--session` takes no images") && session.exists(), "{ran:?}");
+    refused(
+        &mut chat(text(&demo), &["--image", text(&first)]),
+        1,
+        &["reads only text, and cannot read images"],
+    );
+    let ran = said(&mut chat(text(&demo), &["-n", "2"]), &format!("/image {}\nHello\n", text(&first)));
+    assert!(ran.err.contains("the model reads only text") && !ran.out.is_empty(), "{ran:?}");
+}
+
 /// Every answer of a chat is compact JSON; with the flag it has whitespace.
 #[test]
 fn answers_to_a_schema_are_compact() {

@@ -16,6 +16,9 @@ pub struct Arguments {
     /// System message of the chat
     #[arg(long, visible_alias = "system-prompt", value_name = "TEXT")]
     pub system: Option<String>,
+    /// Image before the text of the first message; may be repeated
+    #[arg(long, value_name = "FILE", conflicts_with = "session")]
+    pub image: Vec<PathBuf>,
     #[command(flatten)]
     pub template: TemplateArguments,
     /// Maximum number of new tokens per answer; with -1, only the context limits the length
@@ -58,9 +61,9 @@ mod run {
     use serde_json::Value;
     use tracewright::files::{NewFile, limits};
     use tracewright::generate::{Finish, GenerateError};
-    use tracewright::model::{Completion, Conversation, Message, Opening};
+    use tracewright::model::{Completion, Conversation, Message, MessagePart, Opening, image};
     use tracewright::output_guard::check_output;
-    use tracewright::{GenerateOptions, ModelError, system};
+    use tracewright::{GenerateOptions, ModelError, system, user};
 
     use super::Arguments;
     use crate::Invocation;
@@ -74,10 +77,11 @@ mod run {
 
     const ROOM: usize = 4096;
 
-    const COMMANDS: [(&str, &str); 6] = [
+    const COMMANDS: [(&str, &str); 7] = [
         ("/help", "list the commands"),
         ("/reset", "begin a new chat, with the same system message"),
         ("/system TEXT", "begin a new chat with this system message, or with none"),
+        ("/image FILE", "send this image before the text of the next message"),
         ("/save FILE", "write the chat as JSON, which `tracewright prompt --messages FILE` reads"),
         ("/exit", "end, as Ctrl-D does"),
         ("//…", "a message that begins with a slash"),
@@ -89,7 +93,8 @@ mod run {
             // The messages may come from stdin.
             take_stdin()?;
             let opening = load::read(&self.model, &self.run, invocation)?;
-            let (mut opening, (extras, options)) = load::prepared(opening, self, interrupt, prepare)?;
+            let (mut opening, (extras, options, images)) = load::prepared(opening, self, interrupt, prepare)?;
+            opening.options.images = opening.network().is_some_and(|network| network.vision.is_some());
             opening.options.speculate = self.sampling.speculate.clone();
             let session = self.session.as_deref().map(|path| SequenceFile::open(&self.model, path));
             let mut session = session.transpose()?;
@@ -113,11 +118,13 @@ mod run {
             if matches!(input, Input::Terminal(..)) {
                 say!("a context of {} tokens; /help lists the commands, Ctrl-D ends", model.info().context);
             }
-            let mut conversation = model.conversation();
+            let (mut conversation, sees) = (model.conversation(), model.sees());
             conversation.options = options;
             (conversation.tools, conversation.variables) = extras.into_parts();
-            let mut chat = Chat { arguments: self, interrupt, limit, system: None, conversation };
+            let mut chat =
+                Chat { arguments: self, interrupt, limit, system: None, sees, images: vec![], conversation };
             chat.begin(self.system.clone());
+            chat.images = images;
             if let Some(saved) = session.as_mut().and_then(|session| session.saved.take()) {
                 chat.conversation.resume(saved)?;
                 say!("the chat goes on behind {} messages", chat.conversation.messages.len());
@@ -131,14 +138,23 @@ mod run {
     }
 
     /// Checks the chat template and the sampling options before the slow compilation begins.
-    fn prepare(opening: &Opening, arguments: &Arguments) -> Result<(Extras, GenerateOptions), Error> {
+    fn prepare(
+        opening: &Opening,
+        arguments: &Arguments,
+    ) -> Result<(Extras, GenerateOptions, Vec<MessagePart>), Error> {
         let model = &arguments.model;
         if opening.tokenizer().is_none() {
             let what = format!("a chat needs text, and `{}` has no tokenizer.json", model.display());
             return Err(usage(what).into());
         }
         let extras = Extras::read(&arguments.template)?;
-        opening.render(&extras.clone().chat(conversation(None, "Hello")))?;
+        let hello = extras.clone().chat(conversation(None, "Hello"));
+        opening.render(&hello)?;
+        if !arguments.image.is_empty() {
+            // Fails for a model that reads no images.
+            opening.chat_with_images(&hello, &[])?;
+        }
+        let images = arguments.image.iter().map(image).collect::<Result<_, _>>()?;
         let options = arguments.sampling.options(model, opening)?;
         let of_model = arguments.sampling.of_model(opening.defaults()).max_new_tokens;
         let options = GenerateOptions {
@@ -148,7 +164,7 @@ mod run {
             ..options
         };
         arguments.sampling.check(opening, &options)?;
-        Ok((extras, options))
+        Ok((extras, options, images))
     }
 
     struct Chat<'a> {
@@ -156,6 +172,10 @@ mod run {
         interrupt: &'a Interrupt,
         limit: Limit,
         system: Option<String>,
+        /// Whether the model reads images.
+        sees: bool,
+        /// The images of the next message.
+        images: Vec<MessagePart>,
         conversation: Conversation,
     }
 
@@ -193,6 +213,15 @@ mod run {
                     self.begin((!rest.is_empty()).then(|| rest.to_owned()));
                     say!("a new chat with {} system message", if rest.is_empty() { "no" } else { "this" });
                 }
+                "image" if !self.sees => say!("the model reads only text, and cannot read images"),
+                "image" if self.arguments.session.is_some() => {
+                    say!("a chat with `--session` takes no images")
+                }
+                "image" if rest.is_empty() => say!("/image needs the name of a file"),
+                "image" => {
+                    self.images.push(image(rest)?);
+                    say!("the next message begins with {} images", self.images.len());
+                }
                 "save" if rest.is_empty() => say!("/save needs the name of a file"),
                 "save" => {
                     let path = Path::new(rest);
@@ -217,6 +246,7 @@ mod run {
         }
 
         fn begin(&mut self, message: Option<String>) {
+            self.images.clear();
             self.conversation.messages = message.iter().map(system).collect();
             self.system = message;
         }
@@ -237,6 +267,8 @@ mod run {
                 (Error::Said { .. } | Error::Template, _) | (_, Some(GenerateError::Tokenize { .. })) => {
                     console::tell(&error);
                 }
+                // Building what reads images can be interrupted too.
+                _ if self.interrupt.is_set() => self.interrupt.clear(),
                 _ => return Err(error),
             }
             // A signal that ends the process also ends the chat.
@@ -244,8 +276,10 @@ mod run {
         }
 
         fn generate(&mut self, message: &str) -> Result<(), Error> {
-            let (conversation, message) = (self.conversation.clone(), message.to_owned());
-            let prepared = self.interrupt.or(move || conversation.prepare(message))??;
+            let message = user(message).after(self.images.clone());
+            let conversation = self.conversation.clone();
+            let prepared = self.interrupt.or(move || conversation.prepare_message(message))??;
+            let messages = self.conversation.messages.len();
             let mut turn = self.conversation.begin(prepared)?;
             while let Some(piece) = turn.next() {
                 print(&piece?)?;
@@ -254,6 +288,10 @@ mod run {
                 }
             }
             let completion = turn.finish().ok_or(ModelError::Gone)?;
+            // An answer that was stopped before its first piece leaves the question open.
+            if self.conversation.messages.len() > messages {
+                self.images.clear();
+            }
             print("\n")?;
             self.interrupt.clear();
             self.summarize(&completion);
