@@ -22,6 +22,6 @@ mod resample;
 
 pub use decode::decode;
 pub use error::AudioError;
-pub use mel::LogMel;
+pub use mel::{LogMel, Spectrogram};
 pub use mel_config::MelConfig;
 pub use resample::resample;

@@ -2,6 +2,7 @@
 //! Supervision", 2022, §2.2), with the numbers of transformers' `WhisperFeatureExtractor`.
 
 use std::f64::consts::PI;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -47,22 +48,32 @@ impl LogMel {
     /// A spectrogram `[frames, bins]` of at most [`MelConfig::samples`] samples, which zeros follow up to that
     /// number. Longer clips are cut.
     pub fn compute(&self, samples: &[f32]) -> Vec<f32> {
-        let (length, half) = (self.config.samples(), self.config.n_fft / 2);
-        let sample = |i: usize| samples.get(i).map_or(0.0, |&x| f64::from(x));
-        // The ends are mirrored, without the first and the last sample.
-        let padded = |i: usize| match i.checked_sub(half) {
-            None => sample(half - i),
-            Some(i) if i < length => sample(i),
-            Some(i) => sample(2 * length - 2 - i),
-        };
+        let padded = Padded { samples, length: self.config.samples() };
+        let logs = self.logs(&padded, 0..self.config.frames());
+        let floor = largest(&logs) - 8.0;
+        logs.into_iter().map(|log| scaled(log, floor)).collect()
+    }
+
+    /// The spectrogram of a whole file, of which windows are computed when they are needed.
+    pub fn spectrogram<'a>(&'a self, samples: &'a [f32]) -> Spectrogram<'a> {
+        let padded = Padded { samples, length: samples.len() };
+        let (frames, step) = (samples.len() / self.config.hop_length, self.config.frames());
+        let parts = (0..frames).step_by(step).map(|first| first..frames.min(first + step));
+        let floor =
+            parts.map(|part| largest(&self.logs(&padded, part))).fold(f64::NEG_INFINITY, f64::max) - 8.0;
+        Spectrogram { mel: self, samples, frames, floor }
+    }
+
+    /// The logarithms of the powers of consecutive frames.
+    fn logs(&self, padded: &Padded<'_>, frames: Range<usize>) -> Vec<f64> {
+        let half = self.config.n_fft / 2;
         let mut frame = self.fft.make_input_vec();
         let mut spectrum = self.fft.make_output_vec();
-        let mut result = Vec::with_capacity(self.config.frames() * self.config.feature_size);
-        let mut largest = f64::NEG_INFINITY;
-        for index in 0..self.config.frames() {
+        let mut result = Vec::with_capacity(frames.len() * self.config.feature_size);
+        for index in frames {
             let start = index * self.config.hop_length;
             for (i, (x, weight)) in frame.iter_mut().zip(&self.window).enumerate() {
-                *x = padded(start + i) * weight;
+                *x = padded.get(start + i, half) * weight;
             }
             if self.fft.process(&mut frame, &mut spectrum).is_err() {
                 unreachable!("the vectors have the lengths of the transform");
@@ -70,13 +81,65 @@ impl LogMel {
             for filter in &self.filters {
                 let powers = spectrum[filter.first..].iter().map(|x| x.norm_sqr());
                 let power: f64 = powers.zip(&filter.weights).map(|(power, weight)| power * weight).sum();
-                let log = power.max(1e-10).log10();
-                largest = largest.max(log);
-                result.push(log);
+                result.push(power.max(1e-10).log10());
             }
         }
-        result.into_iter().map(|log| ((log.max(largest - 8.0) + 4.0) / 4.0) as f32).collect()
+        result
     }
+}
+
+/// The spectrogram of samples of any length, scaled by the loudest frame of all.
+pub struct Spectrogram<'a> {
+    mel: &'a LogMel,
+    samples: &'a [f32],
+    frames: usize,
+    floor: f64,
+}
+
+impl Spectrogram<'_> {
+    /// The number of whole hops.
+    pub fn frames(&self) -> usize {
+        self.frames
+    }
+
+    /// [`MelConfig::frames`] frames `[frames, bins]` from `first` on. As in transformers, the number 0 follows
+    /// the last frame of the file.
+    pub fn window(&self, first: usize) -> Vec<f32> {
+        let config = &self.mel.config;
+        let padded = Padded { samples: self.samples, length: self.samples.len() };
+        let end = self.frames.min(first + config.frames());
+        let logs = self.mel.logs(&padded, first.min(end)..end);
+        let mut window: Vec<f32> = logs.into_iter().map(|log| scaled(log, self.floor)).collect();
+        window.resize(config.frames() * config.feature_size, 0.0);
+        window
+    }
+}
+
+/// Samples, and zeros up to `length`.
+struct Padded<'a> {
+    samples: &'a [f32],
+    length: usize,
+}
+
+impl Padded<'_> {
+    /// A sample, with `half` mirrored samples at each end, without the first and the last one.
+    fn get(&self, index: usize, half: usize) -> f64 {
+        let index = match index.checked_sub(half) {
+            None => half - index,
+            Some(index) if index < self.length => index,
+            Some(index) => (2 * self.length).saturating_sub(2 + index),
+        };
+        self.samples.get(index).map_or(0.0, |&x| f64::from(x))
+    }
+}
+
+fn largest(logs: &[f64]) -> f64 {
+    logs.iter().copied().fold(f64::NEG_INFINITY, f64::max)
+}
+
+/// The number that the network reads.
+fn scaled(log: f64, floor: f64) -> f32 {
+    ((log.max(floor) + 4.0) / 4.0) as f32
 }
 
 /// Triangles on Slaney's mel scale, each with the area 1 over its frequencies.
