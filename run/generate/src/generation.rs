@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use crate::constraint::Guide;
-use crate::{Constraint, GenerateError, Sampler, Sampling, TextBounds, TokenLogprobs};
+use crate::{Constraint, GenerateError, Sampler, Sampling, SpeechScores, TextBounds, TokenLogprobs};
 
 /// Options for continuing a sequence, with token ids. [`GenerateOptions`](crate::GenerateOptions)
 /// contains the options of `TokenOptions` with text instead of token ids.
@@ -85,6 +85,8 @@ pub struct Generated {
     pub drafted: usize,
     /// The number of draft tokens that the network accepted.
     pub accepted: usize,
+    /// The scores of the tokens, if [`LogitRules::speech`](crate::LogitRules::speech) has rules.
+    pub scores: SpeechScores,
 }
 
 /// The index of a sequence that ended, and its tokens, or the error that ended it.
@@ -163,6 +165,7 @@ impl Generation {
             decode: Duration::ZERO,
             drafted: 0,
             accepted: 0,
+            scores: SpeechScores::default(),
         };
         let guide = options.constraint.as_ref().map(Constraint::begin);
         let forced = VecDeque::new();
@@ -387,11 +390,11 @@ impl Generation {
 
     /// Returns the tokens of the sequence so far, and the reason why the sequence ended.
     pub fn into_generated(self) -> Generated {
-        self.generated
+        Generated { scores: self.sampler.scores(), ..self.generated }
     }
 
     /// Returns the tokens so far, with [`Finish::Cancelled`] as the reason of the end.
     pub fn cancelled(self) -> Generated {
-        Generated { finish: Finish::Cancelled, ..self.generated }
+        Generated { finish: Finish::Cancelled, ..self.into_generated() }
     }
 }

@@ -52,7 +52,7 @@ pub use prompt::{EncoderInput, Prompt, PromptPart};
 pub use reply::{Follow, GenerateOptions, Reply};
 pub use sample::{
     Breakers, Dry, LogitRules, Logprob, Mirostat, MirostatVersion, Penalties, Range, Sampler, Sampling,
-    SamplingStep, Setting, TextBounds, TokenLogprobs, Xtc,
+    SamplingStep, Setting, SpeechRules, SpeechScores, TextBounds, TimestampRules, TokenLogprobs, Xtc,
 };
 pub use saved::SavedSequence;
 pub use schedule::{Budgeted, Schedule, SequenceWork, Together};

@@ -136,6 +136,7 @@ mod logprobs;
 mod mirostat;
 mod rules;
 mod setting;
+mod speech;
 #[cfg(test)]
 mod tests;
 
@@ -145,6 +146,7 @@ pub use mirostat::{Mirostat, MirostatVersion};
 pub use penalties::Penalties;
 pub use rules::{LogitRules, TextBounds};
 pub use setting::{Range, Setting};
+pub use speech::{SpeechRules, SpeechScores, TimestampRules};
 pub use xtc::Xtc;
 
 use rand_chacha::ChaCha8Rng;
@@ -154,6 +156,7 @@ use crate::GenerateError;
 use candidates::{Candidate, fraction, softmax};
 use mirostat::Surprise;
 use setting::{Draw, Effect, NumberField, Slot};
+use speech::SpeechTally;
 
 impl SamplingStep {
     /// All steps in the order of transformers. DRY comes after penalties, others that it lacks at the end.
@@ -267,6 +270,7 @@ pub struct Sampler {
     surprise: Option<Surprise>,
     step: u64,
     text: TextBounds,
+    tally: SpeechTally,
 }
 
 impl Sampler {
@@ -280,12 +284,18 @@ impl Sampler {
             sampling,
             step: 0,
             text: TextBounds::default(),
+            tally: SpeechTally::default(),
         })
     }
 
     /// Sets the bounds for [`Sampling::rules`]. By default, all tokens are new, without limit or stop tokens.
     pub fn begin(&mut self, text: TextBounds) {
         self.text = text;
+    }
+
+    /// The scores of the tokens so far, which are counted under [`SpeechRules`] only.
+    pub fn scores(&self) -> SpeechScores {
+        self.tally.scores
     }
 
     /// Counts a token that the compiled program chose, for the number in error messages.
@@ -315,6 +325,10 @@ impl Sampler {
     ) -> Result<u32, GenerateError> {
         let candidates = self.candidates(seen, logits, allowed)?;
         let (token, probability) = self.draw(candidates);
+        if self.sampling.rules.speech.is_on() {
+            let new = seen.len().saturating_sub(self.text.prompt);
+            self.tally.count(&self.sampling.rules.speech, new, logits, token);
+        }
         if let Some(surprise) = &mut self.surprise {
             surprise.observe(probability);
         }
@@ -374,7 +388,7 @@ impl Sampler {
 
     /// Runs all steps without drawing. If the rules forbid all candidates, keeps them and returns false.
     fn narrow(&mut self, candidates: &mut Vec<Candidate>, seen: &[u32], vocabulary: usize) -> bool {
-        let Self { sampling, random, text, .. } = self;
+        let Self { sampling, random, text, tally, .. } = self;
         let rules = (!sampling.rules.is_off()).then_some(&sampling.rules);
         if let Some(rules) = rules {
             rules.favour(candidates, seen, text);
@@ -400,6 +414,9 @@ impl Sampler {
         };
         run(penalties, candidates);
         let is_left = forbid(candidates);
+        if sampling.rules.speech.is_on() {
+            tally.remaining.clone_from(candidates);
+        }
         run(others, candidates);
         if let Some(surprise) = &self.surprise {
             surprise.cut(candidates, vocabulary);

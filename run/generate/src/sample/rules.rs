@@ -4,6 +4,7 @@
 
 use super::candidates::Candidate;
 use super::setting::{NumberField, Range, Setting};
+use super::speech::SpeechRules;
 use crate::GenerateError;
 
 /// Rules that forbid, force or favour tokens. The field names are those of `generation_config.json`.
@@ -35,6 +36,8 @@ pub struct LogitRules {
     pub exponential_decay_length_penalty: Option<(usize, f32)>,
     /// Whether NaN counts as 0 and plus infinity as the largest number, instead of being an error.
     pub remove_invalid_values: bool,
+    /// The rules of Whisper's tokens.
+    pub speech: SpeechRules,
 }
 
 impl Default for LogitRules {
@@ -53,6 +56,7 @@ impl Default for LogitRules {
             forced_eos_token_id: Vec::new(),
             exponential_decay_length_penalty: None,
             remove_invalid_values: false,
+            speech: SpeechRules::default(),
         }
     }
 }
@@ -123,10 +127,14 @@ impl LogitRules {
     /// suppressed tokens forbid a forced token, as in transformers.
     pub(super) fn forbid(&self, candidates: &mut Vec<Candidate>, seen: &[u32], text: &TextBounds) {
         let is_end = |token: u32| text.stop_tokens.contains(&token);
-        let new = seen.len().saturating_sub(text.prompt);
+        if self.speech.begins(candidates, seen.len().saturating_sub(text.prompt)) {
+            return;
+        }
+        let begin = text.prompt + self.speech.begin.len();
+        let new = seen.len().saturating_sub(begin);
         let mut banned = self.suppress_tokens.clone();
         let is_short = text.prompt <= 1 && self.forced_bos_token_id.is_some();
-        if seen.len() == text.prompt + usize::from(is_short) {
+        if seen.len() == begin + usize::from(is_short) {
             banned.extend(&self.begin_suppress_tokens);
         }
         if self.forced(seen, text).is_empty() {
@@ -143,6 +151,9 @@ impl LogitRules {
         }
         banned.sort_unstable();
         candidates.retain(|candidate| banned.binary_search(&candidate.token).is_err());
+        if let Some(timestamps) = &self.speech.timestamps {
+            timestamps.forbid(candidates, seen.get(begin..).unwrap_or_default());
+        }
         if let Some((start, factor)) = self.exponential_decay_length_penalty
             && new > start
         {
