@@ -28,6 +28,7 @@ pub(crate) struct SequenceInput {
 }
 
 /// The positions that an encoder has read.
+#[derive(PartialEq)]
 pub(crate) struct EncoderSource {
     /// A token id for each position; 0 if the position has features.
     pub tokens: Vec<u32>,

@@ -89,9 +89,11 @@ impl<'a, E: Executor> Sequences<'a, E> {
     ) -> Result<(), GenerateError> {
         self.truncate(index, length);
         let one = &mut self.all[index];
+        // The memory always has the output for the sources in `all`.
+        let is_encoded = !self.memory.is_empty() && one.input.source == input.source;
         (one.tokens, one.input) = (tokens, input);
         one.prefix.ends = Vec::new();
-        if one.input.source.is_none() {
+        if one.input.source.is_none() || is_encoded {
             return Ok(());
         }
         self.encode().inspect_err(|_| self.all[index] = Sequence::default())
