@@ -15,8 +15,10 @@ mod render;
 mod request;
 mod rerank;
 mod room;
+mod segments;
 mod source;
 mod speech;
+mod subtitles;
 mod text;
 mod tiles;
 mod transcribe;
@@ -37,6 +39,6 @@ pub use request::{Pieces, Request, Running};
 pub use rerank::{Ranked, Reranked};
 pub use source::{BuildInfo, choose_target};
 pub use speech::TranscribeOptions;
-pub use transcribe::{SpeechSegment, Transcript};
+pub use transcribe::{SpeechProgress, SpeechSegment, Transcript};
 
 pub use crate::tuning::TuningSource;

@@ -107,6 +107,11 @@ impl Opening {
         &self.text.defaults
     }
 
+    /// Whether the model transcribes speech, and does nothing else.
+    pub fn transcribes(&self) -> bool {
+        self.text.speech.is_some()
+    }
+
     /// Returns warnings about the model's files.
     pub fn warnings(&self) -> &[OpenWarning] {
         &self.warnings

@@ -3,18 +3,53 @@
 use std::path::Path;
 
 use audio::{AudioError, LogMel, MelConfig};
-use generate::{GenerationDefaults, Tokenizer};
+use generate::{GenerationDefaults, SpeechRules, TimestampRules, Tokenizer};
 use models::SpeechConfig;
 
 use super::ModelError;
 
-/// What [`Model::transcribe`](super::Model::transcribe) writes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// What [`Model::transcribe`](super::Model::transcribe) writes. The defaults are those of the model cards of Whisper.
+#[derive(Clone, Debug, PartialEq)]
 pub struct TranscribeOptions {
     /// The code of the spoken language, such as `en`. `None` detects it in the first window of a file.
     pub language: Option<String>,
     /// Whether to write English instead of the spoken language.
     pub translate: bool,
+    /// Whether the model writes timestamps, which split the text into segments. Without them, each window of 30 s
+    /// is a segment, and a word at the border of two windows can be wrong.
+    pub timestamps: bool,
+    /// A text that could stand before the transcript, with names in their spelling.
+    pub prompt: Option<String>,
+    /// Whether the model reads the text of the windows before. A repetition then easily goes on.
+    pub condition_on_prev_tokens: bool,
+    /// The temperatures that are tried one after another, until a window passes the next two thresholds.
+    pub temperatures: Vec<f32>,
+    /// Fails a window whose tokens' bytes compress better than this, because it repeats itself.
+    pub compression_ratio_threshold: Option<f64>,
+    /// Fails a window whose tokens have a lower average logarithm of their probabilities.
+    pub logprob_threshold: Option<f64>,
+    /// Skips a window that fails [`logprob_threshold`](Self::logprob_threshold), if nobody speaks with a larger
+    /// probability than this.
+    pub no_speech_threshold: Option<f64>,
+    /// The seed for temperatures above 0.
+    pub seed: u64,
+}
+
+impl Default for TranscribeOptions {
+    fn default() -> Self {
+        Self {
+            language: None,
+            translate: false,
+            timestamps: true,
+            prompt: None,
+            condition_on_prev_tokens: false,
+            temperatures: vec![0.0, 0.2, 0.4, 0.6, 0.8, 1.0],
+            compression_ratio_threshold: Some(1.35),
+            logprob_threshold: Some(-1.0),
+            no_speech_threshold: Some(0.6),
+            seed: 0,
+        }
+    }
 }
 
 /// The codes of the languages that a Whisper can have, in the order of their tokens.
@@ -52,7 +87,13 @@ pub(super) struct Speech {
     /// Each with its code, such as `en`; empty for a model of English only.
     pub languages: Vec<(&'static str, u32)>,
     pub start: u32,
-    pub no_timestamps: u32,
+    /// The token before a prompt, if the tokenizer has it.
+    pub previous: Option<u32>,
+    /// The timestamp of 0 seconds.
+    pub zero: u32,
+    /// The token that ends a text.
+    pub end: u32,
+    max_initial: Option<u32>,
     transcribe: u32,
     translate: u32,
 }
@@ -85,6 +126,12 @@ impl Speech {
         let is_english = |(key, value): &(String, String)| key == "is_multilingual" && value == "false";
         let english_only = config.vocabulary == ENGLISH || defaults.unapplied.iter().any(is_english);
         let no_timestamps = token("<|notimestamps|>")?;
+        if no_timestamps == 0 {
+            let token = "<|notimestamps|> behind other tokens".into();
+            return Err(ModelError::SpeechToken { path: folder.into(), token });
+        }
+        let max_initial = defaults.unapplied.iter().find(|(key, _)| key == "max_initial_timestamp_index");
+        let max_initial = max_initial.and_then(|(_, value)| value.parse().ok());
         defaults.unapplied.retain(|(key, value)| !is_applied(key, value, no_timestamps));
         let languages = LANGUAGES.split_whitespace().filter(|_| !english_only);
         let known = |code| Some((code, tokenizer.special_token(&format!("<|{code}|>"))?));
@@ -92,7 +139,10 @@ impl Speech {
             mel: LogMel::new(mel)?,
             languages: languages.filter_map(known).collect(),
             start: token("<|startoftranscript|>")?,
-            no_timestamps,
+            previous: tokenizer.special_token("<|startofprev|>"),
+            zero: no_timestamps + 1,
+            end: token("<|endoftext|>")?,
+            max_initial,
             transcribe: token("<|transcribe|>")?,
             translate: token("<|translate|>")?,
         })
@@ -104,13 +154,17 @@ impl Speech {
             return Err(ModelError::EnglishOnly { path: path.into() });
         }
         options.language.as_ref().map_or(Ok(None), |code| self.language(code))?;
+        let has_prompt = options.prompt.as_ref().is_some_and(|prompt| !prompt.trim().is_empty());
+        if self.previous.is_none() && (has_prompt || options.condition_on_prev_tokens) {
+            return Err(ModelError::SpeechToken { path: path.into(), token: "<|startofprev|>".into() });
+        }
         Ok(self.mel.config().sampling_rate)
     }
 
     /// The token of a code, or `None` if the model has no language tokens. The code `en` is always known.
-    pub fn language(&self, code: &str) -> Result<Option<u32>, ModelError> {
+    pub fn language(&self, code: &str) -> Result<Option<(&'static str, u32)>, ModelError> {
         match self.languages.iter().find(|(known, _)| *known == code) {
-            Some((_, token)) => Ok(Some(*token)),
+            Some(found) => Ok(Some(*found)),
             None if self.languages.is_empty() && code == "en" => Ok(None),
             None => {
                 let mut known: Vec<String> = self.languages.iter().map(|(code, _)| (*code).into()).collect();
@@ -122,12 +176,25 @@ impl Speech {
         }
     }
 
-    /// The tokens that ask for a text without timestamps.
-    pub fn prompt(&self, language: Option<u32>, translate: bool) -> Vec<u32> {
-        let task = if translate { self.translate } else { self.transcribe };
-        match language {
-            Some(language) => vec![self.start, language, task, self.no_timestamps],
-            None => vec![self.start, self.no_timestamps],
+    /// The rules after the first token. `language` is `None` if the model detects it.
+    pub fn rules(&self, language: Option<u32>, options: &TranscribeOptions) -> SpeechRules {
+        let mut begin = Vec::new();
+        if !self.languages.is_empty() {
+            let all = || self.languages.iter().map(|(_, token)| *token).collect();
+            begin.push(language.map_or_else(all, |language| vec![language]));
+            begin.push(vec![if options.translate { self.translate } else { self.transcribe }]);
         }
+        let timestamps = TimestampRules { zero: self.zero, end: self.end, max_initial: self.max_initial };
+        if !options.timestamps {
+            begin.push(vec![self.zero - 1]);
+        }
+        // transformers finds the token of silence by its place, because its name differs.
+        let no_speech = Some(self.zero - 2);
+        SpeechRules { begin, no_speech, timestamps: options.timestamps.then_some(timestamps) }
+    }
+
+    /// The tokens of a text.
+    pub fn words(&self, tokens: &[u32]) -> Vec<u32> {
+        tokens.iter().copied().filter(|&token| token < self.end).collect()
     }
 }

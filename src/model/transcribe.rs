@@ -1,14 +1,15 @@
-//! Transcribes speech.
+//! Transcribes speech, window by window (`generate` in `models/whisper/generation_whisper.py` of transformers).
 
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use generate::{EncoderInput, Features, GenerateOptions, LogitRules, Prompt, Sampling};
+use audio::{LogMel, Spectrogram};
+use generate::{EncoderInput, Features, Finish, GenerateOptions, Prompt, SpeechRules};
 
-use super::engine::Completion;
 use super::error::ModelError;
 use super::handle::Model;
+use super::segments::{Judgement, compression_ratio, cut, judge, token_bytes};
 use super::speech::{Speech, TranscribeOptions};
 
 /// The text of an audio file.
@@ -18,30 +19,49 @@ pub struct Transcript {
     pub language: String,
     /// In seconds.
     pub duration: f64,
-    /// One for each window of the model, 30 s for all published ones, in the order of the file.
+    /// In the order of the file. Segments without text are left out.
     pub segments: Vec<SpeechSegment>,
     /// The time that the spectrograms and the network took.
     pub time: Duration,
 }
 
 /// The text of a part of an audio file.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct SpeechSegment {
     /// In seconds from the begin of the file.
     pub start: f64,
     /// In seconds from the begin of the file.
     pub end: f64,
-    /// Without spaces at both ends.
+    /// As the model wrote it, in most languages with a space at the begin.
     pub text: String,
-    /// The tokens of the text, without those that ended it.
+    /// With the timestamps.
     pub tokens: Vec<u32>,
+    /// The first frame of the window, of which there are 100 in a second.
+    pub seek: usize,
+    /// The temperature with which the window's tokens were drawn.
+    pub temperature: f32,
+    /// The average logarithm of the probabilities of the window's tokens.
+    pub avg_logprob: f64,
+    /// The bytes of the window's text divided by those of the compressed text.
+    pub compression_ratio: f64,
+    /// The probability that nobody speaks in the window, from 0 to 1.
+    pub no_speech_prob: f64,
+}
+
+/// The progress of [`Model::transcribe_samples`] after a window.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SpeechProgress<'a> {
+    /// The new segments; none if nobody speaks in the window.
+    pub segments: &'a [SpeechSegment],
+    /// The begin of the next window, in seconds from the begin of the file.
+    pub end: f64,
 }
 
 impl Transcript {
-    /// The texts of all segments, joined by spaces.
+    /// The texts of all segments.
     pub fn text(&self) -> String {
-        let texts = self.segments.iter().map(|segment| segment.text.as_str());
-        texts.filter(|text| !text.is_empty()).collect::<Vec<_>>().join(" ")
+        let texts: String = self.segments.iter().map(|segment| segment.text.as_str()).collect();
+        texts.trim().into()
     }
 }
 
@@ -74,78 +94,290 @@ impl Model {
         Ok(self.inner.text.speech()?.mel.config().sampling_rate)
     }
 
-    /// Transcribes samples from −1 to 1. `watch` gets each segment, and can end the transcript.
+    /// Transcribes samples from −1 to 1. `watch` is called after each window, and can end the transcript.
     pub fn transcribe_samples(
         &self,
         samples: &[f32],
         options: &TranscribeOptions,
-        mut watch: impl FnMut(&SpeechSegment) -> ControlFlow<()>,
+        watch: impl FnMut(SpeechProgress<'_>) -> ControlFlow<()>,
     ) -> Result<Transcript, ModelError> {
         let (speech, begin) = (self.inner.text.speech()?, Instant::now());
         speech.check(&self.inner.text.path, options)?;
-        let config = speech.mel.config();
-        let seconds = |samples: usize| samples as f64 / f64::from(config.sampling_rate);
-        let windows = samples.chunks(config.samples()).map(|window| features(speech, window));
-        let mut windows = windows.peekable();
-        let language = match (&options.language, windows.peek()) {
-            (Some(code), _) => code.clone(),
-            (None, Some(first)) if !speech.languages.is_empty() => self.detected(speech, first.clone())?,
-            (None, _) => "en".into(),
-        };
-        let prompt = speech.prompt(speech.language(&language)?, options.translate);
-        let duration = seconds(samples.len());
-        let mut transcript = Transcript { language, duration, ..Transcript::default() };
-        for (index, features) in windows.enumerate() {
-            let found = self.heard(features, prompt.clone(), self.greedy(prompt.len()))?;
-            let start = seconds(index * config.samples());
-            let end = (start + seconds(config.samples())).min(duration);
-            let mut tokens = found.generated.tokens;
-            while tokens.last().is_some_and(|last| self.stop_tokens().contains(last)) {
-                tokens.pop();
-            }
-            let segment = SpeechSegment { start, end, text: found.text.trim().into(), tokens };
-            let is_cancelled = watch(&segment).is_break();
-            transcript.segments.push(segment);
-            if is_cancelled {
-                break;
-            }
-        }
-        transcript.time = begin.elapsed();
-        Ok(transcript)
-    }
-
-    /// The model's own options. As in transformers, `max_length` does not count the prompt.
-    fn greedy(&self, prompt: usize) -> GenerateOptions {
-        let options = self.defaults().options.clone();
-        let room = self.info().context.saturating_sub(prompt);
-        let most = self.defaults().max_new_tokens.or(options.max_length);
-        GenerateOptions { max_tokens: most.map_or(room, |most| most.min(room)), max_length: None, ..options }
-    }
-
-    /// The language whose token most likely follows the first one.
-    fn detected(&self, speech: &Speech, features: Features) -> Result<String, ModelError> {
-        let is_language = |token: &u32| speech.languages.iter().any(|(_, language)| language == token);
-        let suppress_tokens =
-            (0..self.info().vocabulary as u32).filter(|token| !is_language(token)).collect();
-        let rules = LogitRules { suppress_tokens, ..LogitRules::default() };
-        let sampling = Sampling { temperature: 0.0, rules, ..Sampling::default() };
-        let options = GenerateOptions { max_tokens: 1, sampling, ..GenerateOptions::default() };
-        let found = self.heard(features, vec![speech.start], options)?.generated.tokens;
-        let code = speech.languages.iter().find(|(_, token)| found.contains(token));
-        Ok(code.map_or("en", |(code, _)| code).into())
-    }
-
-    fn heard(
-        &self,
-        features: Features,
-        prompt: Vec<u32>,
-        options: GenerateOptions,
-    ) -> Result<Completion, ModelError> {
-        let source = Some(EncoderInput::Features(features));
-        self.continue_prompt(Prompt { source, ..Prompt::from(prompt) }).options(options).complete()
+        let mut transcriber = Transcriber::new(self, speech, samples, options)?;
+        let segments = transcriber.run(watch)?;
+        let language = transcriber.language.map_or("en", |(code, _)| code).into();
+        let duration = samples.len() as f64 / f64::from(speech.mel.config().sampling_rate);
+        Ok(Transcript { language, duration, segments, time: begin.elapsed() })
     }
 }
 
-fn features(speech: &Speech, window: &[f32]) -> Features {
-    Features { numbers: speech.mel.compute(window), width: speech.mel.config().feature_size }
+/// The tokens of a window.
+struct Heard {
+    /// Without the tokens of language and task, and without the one that ended the text.
+    tokens: Vec<u32>,
+    temperature: f32,
+    avg_logprob: f64,
+    no_speech_prob: f64,
+}
+
+struct Transcriber<'a> {
+    model: &'a Model,
+    speech: &'a Speech,
+    options: &'a TranscribeOptions,
+    windows: SpeechWindows<'a>,
+    /// Known after the first window; a model of English only has none.
+    language: Option<(&'static str, u32)>,
+    prompt: Vec<u32>,
+    /// The tokens of all windows so far.
+    before: Vec<u32>,
+    /// Whether the next window reads `before`.
+    reads_before: bool,
+}
+
+impl<'a> Transcriber<'a> {
+    fn new(
+        model: &'a Model,
+        speech: &'a Speech,
+        samples: &'a [f32],
+        options: &'a TranscribeOptions,
+    ) -> Result<Self, ModelError> {
+        let language = options.language.as_ref().map(|code| speech.language(code)).transpose()?.flatten();
+        let prompt = match options.prompt.as_deref().map(str::trim).filter(|prompt| !prompt.is_empty()) {
+            Some(prompt) => model.inner.text.tokenizer()?.encode_plain(&format!(" {prompt}"))?,
+            None => Vec::new(),
+        };
+        let windows = SpeechWindows::new(&speech.mel, samples, options.timestamps);
+        let (before, reads_before) = (prompt.clone(), options.condition_on_prev_tokens);
+        Ok(Self { model, speech, options, windows, language, prompt, before, reads_before })
+    }
+
+    fn run(
+        &mut self,
+        mut watch: impl FnMut(SpeechProgress<'_>) -> ControlFlow<()>,
+    ) -> Result<Vec<SpeechSegment>, ModelError> {
+        let (mut seek, mut all): (usize, Vec<SpeechSegment>) = (0, Vec::new());
+        while seek < self.windows.frames {
+            let (features, frames) = self.windows.at(seek);
+            let before = all.len();
+            seek = match self.heard(features, seek)? {
+                Some(heard) => {
+                    let (next, segments) = self.segments(&heard, seek, frames)?;
+                    all.extend(segments);
+                    next
+                }
+                None => seek + frames,
+            };
+            if watch(SpeechProgress { segments: &all[before..], end: self.seconds(seek) }).is_break() {
+                break;
+            }
+        }
+        Ok(all)
+    }
+
+    /// The tokens of a window, or `None` if nobody speaks there.
+    fn heard(&mut self, features: Features, seek: usize) -> Result<Option<Heard>, ModelError> {
+        let before = self.tokens_before()?;
+        if !before.is_empty() {
+            self.detect(&features)?;
+        }
+        let temperatures = match self.options.temperatures.as_slice() {
+            [] => &[0.0],
+            some => some,
+        };
+        for (i, &temperature) in temperatures.iter().enumerate() {
+            let seed = self.options.seed.wrapping_add((seek + i) as u64);
+            let (heard, ratio) = self.draw(&features, &before, temperature, seed)?;
+            let judgement = judge(self.options, ratio, heard.avg_logprob, heard.no_speech_prob);
+            self.reads_before = self.options.condition_on_prev_tokens && temperature < 0.5;
+            match judgement {
+                Judgement::Silent => return Ok(None),
+                Judgement::Failed if i + 1 < temperatures.len() => {}
+                _ => return Ok(Some(heard)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Finds the language of a file from its first window alone, because a prompt is a hint of another language.
+    fn detect(&mut self, features: &Features) -> Result<(), ModelError> {
+        if self.language.is_some() || self.speech.languages.is_empty() {
+            return Ok(());
+        }
+        let rules = self.speech.rules(None, self.options);
+        let rules =
+            SpeechRules { begin: rules.begin.into_iter().take(1).collect(), timestamps: None, ..rules };
+        let mut options = self.drawing(rules, 1, 0.0, 0);
+        options.max_tokens = 1;
+        let source = Some(EncoderInput::Features(features.clone()));
+        let prompt = Prompt { source, ..Prompt::from(vec![self.speech.start]) };
+        let generated = self.model.continue_prompt(prompt).options(options).complete()?.generated;
+        self.learn_language(&generated.tokens);
+        Ok(())
+    }
+
+    /// The first token of a window is that of its language.
+    fn learn_language(&mut self, tokens: &[u32]) {
+        let is_first = |(_, token): &&(&str, u32)| tokens.first() == Some(token);
+        self.language = self.language.or_else(|| self.speech.languages.iter().find(is_first).copied());
+    }
+
+    /// The tokens that the window reads before its own: half of the context at most, as in transformers.
+    fn tokens_before(&self) -> Result<Vec<u32>, ModelError> {
+        let tokens = if self.reads_before { &self.before } else { &self.prompt };
+        if tokens.is_empty() {
+            return Ok(Vec::new());
+        }
+        let missing = || ModelError::SpeechToken {
+            path: self.model.inner.text.path.clone(),
+            token: "<|startofprev|>".into(),
+        };
+        let most = (self.model.info().context / 2).saturating_sub(1);
+        let kept = &tokens[tokens.len().saturating_sub(most)..];
+        Ok([&[self.speech.previous.ok_or_else(missing)?], kept].concat())
+    }
+
+    /// Also returns the compression ratio of the tokens.
+    fn draw(
+        &mut self,
+        features: &Features,
+        before: &[u32],
+        temperature: f32,
+        seed: u64,
+    ) -> Result<(Heard, f64), ModelError> {
+        let tokens = [before, &[self.speech.start]].concat();
+        let rules = self.speech.rules(self.language.map(|(_, token)| token), self.options);
+        let begin = rules.begin.len();
+        let options = self.drawing(rules, tokens.len(), temperature, seed);
+        let source = Some(EncoderInput::Features(features.clone()));
+        let prompt = Prompt { source, ..Prompt::from(tokens) };
+        let generated = self.model.continue_prompt(prompt).options(options).complete()?.generated;
+        self.learn_language(&generated.tokens);
+        let scores = generated.scores;
+        let avg_logprob = scores.logprob / scores.tokens.max(1) as f64;
+        let tokens = generated.tokens.get(begin..).unwrap_or_default().to_vec();
+        let mut whole = tokens.clone();
+        whole.extend(Some(self.speech.end).filter(|_| generated.finish == Finish::Stop));
+        let ratio = compression_ratio(&token_bytes(&whole, self.model.info().vocabulary));
+        Ok((Heard { tokens, temperature, avg_logprob, no_speech_prob: scores.no_speech }, ratio))
+    }
+
+    /// The model's own options. As in transformers, `max_length` does not count the prompt.
+    fn drawing(&self, rules: SpeechRules, prompt: usize, temperature: f32, seed: u64) -> GenerateOptions {
+        let defaults = self.model.defaults();
+        let begin = rules.begin.len();
+        let room = self.model.info().context.saturating_sub(prompt + begin);
+        let most = defaults.max_new_tokens.or(defaults.options.max_length);
+        let max_tokens = begin + most.map_or(room, |most| most.min(room));
+        let mut options = GenerateOptions { max_tokens, max_length: None, ..defaults.options.clone() };
+        options.sampling.rules.speech = rules;
+        (options.sampling.temperature, options.sampling.seed) = (temperature, seed);
+        options
+    }
+
+    /// The time of a frame. The model does not know where in the last frames the file ends.
+    fn seconds(&self, frame: usize) -> f64 {
+        let config = self.speech.mel.config();
+        let sample = self.windows.samples.len().min(frame * config.hop_length);
+        sample as f64 / f64::from(config.sampling_rate)
+    }
+
+    /// The segments with text of a window, and the first frame of the next window.
+    fn segments(
+        &mut self,
+        heard: &Heard,
+        seek: usize,
+        frames: usize,
+    ) -> Result<(usize, Vec<SpeechSegment>), ModelError> {
+        let tokenizer = self.model.inner.text.tokenizer()?;
+        let text = |tokens: &[u32]| tokenizer.decode(&self.speech.words(tokens));
+        // Without timestamps, there is one segment.
+        let zero = if self.options.timestamps { self.speech.zero } else { u32::MAX };
+        let (next, cuts) = cut(&heard.tokens, zero, frames, FRAMES_PER_TIMESTAMP);
+        let compression_ratio = compression_ratio(text(&heard.tokens)?.as_bytes());
+        let mut segments = Vec::new();
+        for one in &cuts {
+            let tokens = heard.tokens[one.tokens.clone()].to_vec();
+            let text = text(&tokens)?;
+            if text.trim().is_empty() {
+                continue;
+            }
+            segments.push(SpeechSegment {
+                start: self.seconds(seek + one.start),
+                end: self.seconds(seek + one.end),
+                text,
+                tokens,
+                seek,
+                temperature: heard.temperature,
+                avg_logprob: heard.avg_logprob,
+                compression_ratio,
+                no_speech_prob: heard.no_speech_prob,
+            });
+        }
+        for one in cuts {
+            let tokens = &heard.tokens[one.tokens];
+            // Of two timestamps at the end, the next window reads the first.
+            let is_pair = tokens.len() > 2 && tokens[tokens.len() - 2] >= zero;
+            self.before.extend(&tokens[..tokens.len() - usize::from(is_pair)]);
+        }
+        // A window that ends where it began would be heard forever.
+        Ok((seek + if next == 0 { frames } else { next }, segments))
+    }
+}
+
+/// A timestamp is a position of the encoder's output, which stands for two frames.
+const FRAMES_PER_TIMESTAMP: usize = 2;
+
+/// The spectrograms that the network reads, one for each window.
+struct SpeechWindows<'a> {
+    mel: &'a LogMel,
+    samples: &'a [f32],
+    /// Of the whole file.
+    frames: usize,
+    kind: WindowKind<'a>,
+}
+
+enum WindowKind<'a> {
+    /// Zeros follow the samples of each window before its spectrogram is computed.
+    Apart,
+    /// Parts of the spectrogram of a file that is not longer than one window. Zeros follow its samples.
+    Short(Vec<f32>),
+    /// Parts of the spectrogram of a longer file. As in transformers, zeros follow its frames.
+    Long(Spectrogram<'a>),
+}
+
+impl<'a> SpeechWindows<'a> {
+    fn new(mel: &'a LogMel, samples: &'a [f32], timestamps: bool) -> Self {
+        let config = mel.config();
+        let kind = if !timestamps {
+            WindowKind::Apart
+        } else if samples.len() <= config.samples() {
+            WindowKind::Short(mel.compute(samples))
+        } else {
+            WindowKind::Long(mel.spectrogram(samples))
+        };
+        let frames = match &kind {
+            WindowKind::Long(whole) => whole.frames(),
+            _ => samples.len().div_ceil(config.hop_length),
+        };
+        Self { mel, samples, frames, kind }
+    }
+
+    /// The spectrogram from a frame on, and how many of its frames are part of the file.
+    fn at(&self, seek: usize) -> (Features, usize) {
+        let config = self.mel.config();
+        let numbers = match &self.kind {
+            WindowKind::Apart => {
+                let first = self.samples.len().min(seek * config.hop_length);
+                self.mel.compute(&self.samples[first..])
+            }
+            WindowKind::Short(whole) => {
+                let mut window = whole[seek * config.feature_size..].to_vec();
+                window.resize(whole.len(), 0.0);
+                window
+            }
+            WindowKind::Long(whole) => whole.window(seek),
+        };
+        let frames = config.frames().min(self.frames - seek);
+        (Features { numbers, width: config.feature_size }, frames)
+    }
 }

@@ -133,4 +133,5 @@ def main():
     save_file({"mel": features[0][0].T.contiguous(), **memory}, OUT / "golden.safetensors")
 
 
-main()
+if __name__ == "__main__":
+    main()

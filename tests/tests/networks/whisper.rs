@@ -8,10 +8,10 @@ use std::path::PathBuf;
 
 use ops::{ElementType, TensorType, Value};
 use safetensors::SafeTensors;
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 use trace::Trace;
 use tracewright::audio::{LogMel, MelConfig};
-use tracewright::model::{TranscribeOptions, TuningSource};
+use tracewright::model::{SpeechSegment, TranscribeOptions, TuningSource};
 use tracewright::models::{Architecture as _, ModelConfig, ModelKind};
 use tracewright::targets::Tuning;
 use tracewright::{Model, ModelError, OpenOptions};
@@ -41,6 +41,10 @@ fn tensors(name: &str) -> WeightValues {
 /// The samples of the script.
 fn clip(golden: &Json) -> Vec<f32> {
     let [seed, count] = [0, 1].map(|i| golden["clip"][i].as_u64().unwrap() as u32);
+    samples(seed, count)
+}
+
+fn samples(seed: u32, count: u32) -> Vec<f32> {
     let (mut state, mut phase) = (seed, 0i32);
     let sample = |i: u32| {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -113,14 +117,66 @@ fn open() -> Model {
     Model::open_with(folder(), options).unwrap()
 }
 
+/// Without thresholds, which random weights fail.
+fn greedy() -> TranscribeOptions {
+    TranscribeOptions { temperatures: vec![0.0], no_speech_threshold: None, ..TranscribeOptions::default() }
+}
+
+/// Files of one to seven windows, with and without what the model wrote before.
+fn segments_are_those_of_transformers(model: &Model) {
+    let golden: Json = serde_json::from_slice(&fs::read(folder().join("segments.json")).unwrap()).unwrap();
+    let wrong = |case: &Json, change: &dyn Fn(&mut TranscribeOptions)| {
+        let (given, count) = (&case["options"], case["count"].as_u64().unwrap());
+        let mut samples = samples(golden["clip"].as_u64().unwrap() as u32, count as u32);
+        // Loud and quiet parts in turn.
+        samples.chunks_mut(20_000).for_each(|part| part.iter_mut().take(10_000).for_each(|x| *x *= 0.01));
+        let mut options = TranscribeOptions {
+            language: given["language"].as_str().map(str::to_owned),
+            translate: given["task"] == "translate",
+            prompt: case["prompt"].as_str().map(str::to_owned),
+            condition_on_prev_tokens: given["condition_on_prev_tokens"] == true,
+            logprob_threshold: given["logprob_threshold"].as_f64(),
+            no_speech_threshold: given["no_speech_threshold"].as_f64(),
+            ..greedy()
+        };
+        change(&mut options);
+        let found = model.transcribe_samples(&samples, &options, |_| ControlFlow::Continue(())).unwrap();
+        let expected = case["segments"].as_array().unwrap();
+        let differs = |(found, expected): (&SpeechSegment, &Json)| {
+            let far = |found: f64, key: &str| {
+                (found - expected[key].as_f64().unwrap().min(found_end(count))).abs() > 1e-6
+            };
+            json!(found.tokens) != expected["tokens"] || far(found.start, "start") || far(found.end, "end")
+        };
+        let wrong = found.segments.iter().zip(expected).filter(|&pair| differs(pair)).count();
+        wrong + found.segments.len().abs_diff(expected.len())
+    };
+    let cases = golden["cases"].as_array().unwrap();
+    assert_eq!(cases.len(), 7);
+    for case in cases {
+        assert_eq!(wrong(case, &|_| {}), 0, "{case}");
+    }
+    // What each option changes is seen.
+    assert!(wrong(&cases[3], &|options| options.condition_on_prev_tokens = false) > 0);
+    assert!(wrong(&cases[4], &|options| options.prompt = None) > 0);
+    assert!(wrong(&cases[6], &|options| options.no_speech_threshold = Some(0.0012)) > 0);
+}
+
+/// No time is after the end of the file.
+fn found_end(count: u64) -> f64 {
+    count as f64 / 16_000.0
+}
+
 /// Two and a half windows.
 #[test]
 fn transcripts_have_the_tokens_of_transformers() {
     let (model, golden) = (open(), golden());
     assert!(model.info().warnings.is_empty(), "{:?}", model.info().warnings);
+    segments_are_those_of_transformers(&model);
     let samples = clip(&golden);
     let heard = |language: Option<&str>, translate: bool| {
-        let options = TranscribeOptions { language: language.map(str::to_owned), translate };
+        let language = language.map(str::to_owned);
+        let options = TranscribeOptions { language, translate, timestamps: false, ..greedy() };
         model.transcribe_samples(&samples, &options, |_| ControlFlow::Continue(()))
     };
     for case in golden["cases"].as_array().unwrap() {
@@ -140,7 +196,8 @@ fn transcripts_have_the_tokens_of_transformers() {
         count += 1;
         ControlFlow::Break(())
     });
-    assert_eq!((stopped.unwrap().segments.len(), count), (1, 1));
+    let segments = stopped.unwrap().segments;
+    assert!(count == 1 && !segments.is_empty() && segments.iter().all(|one| one.seek == 0));
 
     let refused = heard(Some("klingon"), false).unwrap_err();
     assert!(matches!(refused, ModelError::Language { .. }), "{refused}");

@@ -35,6 +35,7 @@ fn files_become_text_and_json() {
     let case = &golden["cases"][1];
     let given =
         ["transcribe", text(&model), text(&clip), "--language", "de", "--translate", "--dtype", "f32"];
+    let given = [&given[..], &["--no-fallback", "--timestamps", "none"]].concat();
     let ran = succeed(tracewright(&given).args(["-o", "json"]));
     let object: Value = serde_json::from_str(&ran.out).unwrap();
     let keys: Vec<&String> = object.as_object().unwrap().keys().collect();
@@ -50,11 +51,22 @@ fn files_become_text_and_json() {
     // A line for each window, and the name of each file before those of several.
     let ran = succeed(&mut tracewright(&given));
     let texts = object["segments"].as_array().unwrap().iter().map(|one| one["text"].as_str().unwrap());
-    let lines: String = texts.map(|text| format!("{text}\n")).collect();
+    let lines: String = texts.map(|text| format!("{}\n", text.trim())).collect();
     assert_eq!(ran.out, lines);
     let ran = succeed(tracewright(&given).arg(text(&clip)));
     let named = format!("{}:\n{lines}", clip.display());
     assert_eq!(ran.out, format!("{named}{named}"));
+
+    // With timestamps, windows overlap, and each segment is a cue.
+    let given = ["transcribe", text(&model), text(&clip), "--no-fallback", "--dtype", "f32", "-o"];
+    let ran = succeed(tracewright(&given).arg("json"));
+    let object: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(object["language"], golden["detected"]);
+    let segments = object["segments"].as_array().unwrap();
+    assert!(segments.len() > 3 && segments.iter().all(|one| one["avg_logprob"].as_f64() < Some(0.0)));
+    let vtt = succeed(tracewright(&given).arg("vtt")).out;
+    assert!(vtt.starts_with("WEBVTT\n\n00:00:00."), "{vtt}");
+    assert_eq!(vtt.matches(" --> ").count(), segments.len());
 }
 
 #[test]

@@ -11,8 +11,7 @@ use crate::arguments::{CompileArguments, DeviceArguments, TuningArguments};
 pub struct Arguments {
     /// Hugging Face model directory of a Whisper
     pub model: PathBuf,
-    /// Audio files: wav, flac, mp3, ogg (Vorbis) or m4a (AAC or ALAC). The network hears 30 seconds at a time, so a
-    /// word at the border of two such windows can be wrong
+    /// Audio files: wav, flac, mp3, ogg (Vorbis) or m4a (AAC or ALAC)
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Code of the spoken language, such as `en`; `auto` detects the language in the first 30 seconds
@@ -21,9 +20,35 @@ pub struct Arguments {
     /// Translate the speech to English
     #[arg(long)]
     pub translate: bool,
-    /// Format of the text on stdout: `txt` has a line for each 30 seconds, `json` an object for each file
+    /// Parts of the text that get times; with `none`, the network hears 30 seconds at a time, and a word at the border
+    /// of two such windows can be wrong
+    #[arg(long, value_enum, value_name = "PART", default_value = "segment")]
+    pub timestamps: Timestamps,
+    /// Format of the text on stdout: `txt` has a line for each segment, `srt` and `vtt` are subtitles, and `json` has
+    /// an object for each file
     #[arg(short = 'o', long, value_enum, value_name = "FORMAT", default_value = "txt")]
     pub format: TextFormat,
+    /// Text that could stand before the transcript, with names in their spelling
+    #[arg(long, value_name = "TEXT")]
+    pub prompt: Option<String>,
+    /// Let the network read what it wrote for the windows before; a repetition then easily goes on
+    #[arg(long)]
+    pub condition_on_prev_tokens: bool,
+    /// First temperature; 0 always chooses the most likely token
+    #[arg(long = "temp", visible_alias = "temperature", value_name = "TEMP", default_value_t = 0.0)]
+    pub temperature: f32,
+    /// Don't hear windows that fail a threshold again with higher temperatures
+    #[arg(long)]
+    pub no_fallback: bool,
+    /// Hear a window again if its tokens compress better than this, because it repeats itself
+    #[arg(long, value_name = "N", default_value_t = 1.35)]
+    pub compression_ratio_threshold: f64,
+    /// Hear a window again if its tokens have a lower average logarithm of their probabilities
+    #[arg(long, value_name = "N", default_value_t = -1.0, allow_negative_numbers = true)]
+    pub logprob_threshold: f64,
+    /// Skip an unlikely window if the probability that nobody speaks is larger than this
+    #[arg(long, value_name = "N", default_value_t = 0.6)]
+    pub no_speech_threshold: f64,
     /// Number of worker threads; 0 uses all cores
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
@@ -40,7 +65,15 @@ pub struct Arguments {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TextFormat {
     Txt,
+    Srt,
+    Vtt,
     Json,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Timestamps {
+    Segment,
+    None,
 }
 
 #[cfg(feature = "iree")]
@@ -48,14 +81,14 @@ mod run {
     use std::ops::ControlFlow;
     use std::path::Path;
 
-    use console::print;
+    use console::{print, usage};
     use serde_json::{Value, json};
     use tracewright::footprint::peak_rss;
-    use tracewright::model::{Opening, SpeechSegment, TranscribeOptions, Transcript};
+    use tracewright::model::{Opening, SpeechProgress, SpeechSegment, TranscribeOptions, Transcript};
     use tracewright::models::check_transcribes;
     use tracewright::{Model, ModelError, OpenOptions, audio};
 
-    use super::{Arguments, TextFormat};
+    use super::{Arguments, TextFormat, Timestamps};
     use crate::Invocation;
     use crate::build::{build_times, milliseconds};
     use crate::error::Error;
@@ -64,6 +97,12 @@ mod run {
     impl Arguments {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
             let interrupt = &invocation.interrupt;
+            let is_one_file = matches!(self.format, TextFormat::Srt | TextFormat::Vtt);
+            if is_one_file && self.files.len() > 1 {
+                let what =
+                    "subtitles belong to one file, so `-o srt` and `-o vtt` take one audio file at a time";
+                return Err(usage(what.to_owned()).into());
+            }
             let opening = self.opening(invocation)?;
             match opening.network() {
                 Some(network) => drop(check_transcribes(&network.kind, &self.model)?),
@@ -105,8 +144,20 @@ mod run {
         }
 
         fn options(&self) -> TranscribeOptions {
-            let language = (self.language != "auto").then(|| self.language.clone());
-            TranscribeOptions { language, translate: self.translate }
+            let all = TranscribeOptions::default().temperatures;
+            let higher = all.into_iter().filter(|one| !self.no_fallback && *one > self.temperature);
+            TranscribeOptions {
+                language: (self.language != "auto").then(|| self.language.clone()),
+                translate: self.translate,
+                timestamps: self.timestamps == Timestamps::Segment,
+                prompt: self.prompt.clone(),
+                condition_on_prev_tokens: self.condition_on_prev_tokens,
+                temperatures: std::iter::once(self.temperature).chain(higher).collect(),
+                compression_ratio_threshold: Some(self.compression_ratio_threshold),
+                logprob_threshold: Some(self.logprob_threshold),
+                no_speech_threshold: Some(self.no_speech_threshold),
+                ..TranscribeOptions::default()
+            }
         }
 
         fn transcribe(
@@ -117,18 +168,24 @@ mod run {
             invocation: &Invocation,
         ) -> Result<(), Error> {
             let name = file.display();
-            let mut failed = None;
-            if self.files.len() > 1 && self.format == TextFormat::Txt {
-                print(&format!("{name}:\n"))?;
+            let seconds = samples.len() as f64 / f64::from(model.sampling_rate()?);
+            let (mut failed, mut number) = (None, 0);
+            match self.format {
+                TextFormat::Txt if self.files.len() > 1 => print(&format!("{name}:\n"))?,
+                TextFormat::Vtt => print(Transcript::VTT)?,
+                _ => {}
             }
-            let watch = |segment: &SpeechSegment| {
-                if self.format == TextFormat::Txt
-                    && let Err(error) = print(&format!("{}\n", segment.text))
-                {
-                    failed = Some(error);
+            let watch = |progress: SpeechProgress<'_>| {
+                for segment in progress.segments {
+                    number += 1;
+                    if let Some(text) = self.shown(segment, number)
+                        && let Err(error) = print(&text)
+                    {
+                        failed = Some(error);
+                    }
                 }
-                if segment.start > 0.0 {
-                    say!("`{name}`: {:.0} s", segment.end);
+                if progress.end < seconds {
+                    say!("`{name}`: {:.0} of {seconds:.0} s", progress.end);
                 }
                 if failed.is_some() || invocation.interrupt.is_set() {
                     ControlFlow::Break(())
@@ -153,12 +210,31 @@ mod run {
             );
             Ok(())
         }
+
+        /// The text that is printed as soon as the segment is known.
+        fn shown(&self, segment: &SpeechSegment, number: usize) -> Option<String> {
+            match self.format {
+                TextFormat::Txt => Some(format!("{}\n", segment.text.trim())),
+                TextFormat::Srt => Some(segment.srt(number)),
+                TextFormat::Vtt => Some(segment.vtt()),
+                TextFormat::Json => None,
+            }
+        }
     }
 
     fn report(model: &Model, file: &Path, transcript: &Transcript) -> Value {
-        let segment = |segment: &SpeechSegment| {
-            let SpeechSegment { start, end, text, tokens } = segment;
-            json!({ "start": start, "end": end, "text": text, "tokens": tokens })
+        let segment = |one: &SpeechSegment| {
+            json!({
+                "seek": one.seek,
+                "start": one.start,
+                "end": one.end,
+                "text": one.text,
+                "tokens": one.tokens,
+                "temperature": one.temperature,
+                "avg_logprob": one.avg_logprob,
+                "compression_ratio": one.compression_ratio,
+                "no_speech_prob": one.no_speech_prob,
+            })
         };
         let [load, compile] = build_times(model.info().build.as_ref());
         json!({
