@@ -1,7 +1,7 @@
 //! Decodes audio files to one channel.
 
 use std::fs::File;
-use std::io::ErrorKind;
+use std::io::{Cursor, ErrorKind};
 use std::path::Path;
 
 use errors::WithPath as _;
@@ -11,7 +11,7 @@ use symphonia::core::errors::Error;
 use symphonia::core::formats::probe::Hint;
 use symphonia::core::formats::well_known::{FORMAT_ID_MP3, FORMAT_ID_OGG};
 use symphonia::core::formats::{FormatOptions, FormatReader, Track, TrackType};
-use symphonia::core::io::MediaSourceStream;
+use symphonia::core::io::{MediaSource, MediaSourceStream};
 use symphonia::core::meta::MetadataOptions;
 use symphonia::core::units::Duration;
 
@@ -30,6 +30,15 @@ pub fn decode(path: &Path, rate: u32) -> Result<Vec<f32>, AudioError> {
     Source::open(path)?.decoded(rate)
 }
 
+/// Decodes the bytes of a file like [`decode`]. Errors name `path`.
+///
+/// # Errors
+/// Returns the errors of [`decode`].
+pub fn decode_bytes(path: &Path, bytes: Vec<u8>, rate: u32) -> Result<Vec<f32>, AudioError> {
+    let length = bytes.len() as u64;
+    Source::read(path, Box::new(Cursor::new(bytes)), length)?.decoded(rate)
+}
+
 struct Source<'a> {
     path: &'a Path,
     format: Box<dyn FormatReader>,
@@ -46,6 +55,10 @@ impl<'a> Source<'a> {
         files::regular(path).with_path("read", path)?;
         let file = File::open(path).with_path("read", path)?;
         let bytes = file.metadata().with_path("read", path)?.len();
+        Self::read(path, Box::new(file), bytes)
+    }
+
+    fn read(path: &'a Path, file: Box<dyn MediaSource>, bytes: u64) -> Result<Self, AudioError> {
         if bytes == 0 {
             return Err(AudioError::Empty { path: path.into() });
         }
@@ -53,7 +66,7 @@ impl<'a> Source<'a> {
             let why = format!("it has {bytes} bytes, expected at most {}", limits::AUDIO);
             return Err(std::io::Error::new(ErrorKind::FileTooLarge, why)).with_path("read", path)?;
         }
-        let stream = MediaSourceStream::new(Box::new(file), Default::default());
+        let stream = MediaSourceStream::new(file, Default::default());
         // Bytes decide, and not the name: files with a wrong extension are common.
         let found = symphonia::default::get_probe().probe(
             &Hint::new(),

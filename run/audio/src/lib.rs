@@ -20,7 +20,7 @@ mod mel;
 mod mel_config;
 mod resample;
 
-pub use decode::decode;
+pub use decode::{decode, decode_bytes};
 pub use error::AudioError;
 pub use mel::{LogMel, Spectrogram};
 pub use mel_config::MelConfig;
