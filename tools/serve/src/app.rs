@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::HeaderMap;
 use serde_json::Value;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::failure::Failure;
 use crate::interface::Interface;
@@ -20,6 +20,9 @@ const PREPARED: usize = 8;
 /// The number of requests for embeddings that can run or wait for the engine at the same time.
 const EMBEDDED: usize = 32;
 
+/// The number of audio files that the server has in memory at the same time. An hour of audio takes 230 MB.
+const HEARD: usize = 2;
+
 /// The data that all requests share.
 pub struct App {
     pub models: Models,
@@ -28,6 +31,7 @@ pub struct App {
     permits: Arc<Semaphore>,
     prepared: Semaphore,
     embedded: Semaphore,
+    heard: Arc<Semaphore>,
     /// Tells all answers to end.
     pub closing: watch::Sender<bool>,
     /// Whether only this machine can reach the server.
@@ -46,6 +50,7 @@ impl App {
             permits,
             prepared,
             embedded,
+            heard: Arc::new(Semaphore::new(HEARD)),
             closing: watch::channel(false).0,
             is_local,
         }
@@ -56,6 +61,12 @@ impl App {
         let most = self.options.max_requests;
         let place = self.permits.clone().try_acquire_owned().map_err(|_| Failure::Busy { most })?;
         Ok(Permit::new(place, self.closing.subscribe()))
+    }
+
+    /// Waits for the right to have an audio file in memory.
+    pub async fn hearing(&self) -> Result<OwnedSemaphorePermit, Failure> {
+        let place = self.heard.clone().acquire_owned().await;
+        place.map_err(|error| Failure::Server { why: error.to_string() })
     }
 
     /// Reads the body of a request as a JSON object.

@@ -28,7 +28,7 @@ pub async fn read(headers: &HeaderMap, body: Body, options: &ServeOptions) -> Re
     // browser asks the server for permission.
     if !essence.eq_ignore_ascii_case("application/json") {
         let found = shortened(escaped(essence), 60);
-        return Err(Failure::ContentType { found });
+        return Err(Failure::ContentType { found, expected: "application/json" });
     }
     let encoding =
         headers.get(header::CONTENT_ENCODING).map(|found| String::from_utf8_lossy(found.as_bytes()));

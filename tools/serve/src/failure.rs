@@ -41,8 +41,8 @@ pub enum Failure {
     TooSlow { limit: Duration },
     #[error("the body of the request cannot be read: {why}")]
     Body { why: String },
-    #[error("the content type is `{found}`, expected `application/json`")]
-    ContentType { found: String },
+    #[error("the content type is `{found}`, expected `{expected}`")]
+    ContentType { found: String, expected: &'static str },
     #[error("the content encoding is `{found}`, expected `gzip` or `identity`")]
     Encoding { found: String },
     #[error("the request contains no API key; send the key as `Authorization: Bearer KEY`")]
@@ -209,6 +209,8 @@ impl Failure {
                 ModelError::Generate(GenerateError::Setting { name, .. }) => {
                     Some(name.rsplit('.').next().unwrap_or(name).to_owned())
                 }
+                ModelError::Language { .. } => Some("language".to_owned()),
+                ModelError::Audio(_) => Some("file".to_owned()),
                 _ => None,
             },
             _ => None,
@@ -240,6 +242,9 @@ impl Failure {
                 }
                 ModelError::Generate(GenerateError::Template(error)) => of_template(error),
                 ModelError::NoTokenizer { .. } => "the model has no tokenizer".to_owned(),
+                ModelError::EnglishOnly { .. } => {
+                    "the model transcribes English only, and cannot translate".to_owned()
+                }
                 ModelError::Kind { does, asked, .. } => format!("the model {does}, and cannot {asked}"),
                 _ => self.to_string(),
             },
@@ -318,9 +323,12 @@ fn is_of_request(error: &ModelError) -> bool {
             matches!(error, EmbedError::TooLong { .. } | EmbedError::Empty { .. } | EmbedError::Token { .. })
         }
         ModelError::Prompt(_)
+        | ModelError::Audio(_)
+        | ModelError::EnglishOnly { .. }
         | ModelError::Kind { .. }
         | ModelError::ImagePart { .. }
         | ModelError::Placeholders { .. }
+        | ModelError::Language { .. }
         | ModelError::NoTokenizer { .. }
         | ModelError::Template { .. }
         | ModelError::UnreadVariable { .. }

@@ -172,6 +172,14 @@ pub const OF_COHERE: &[OtherField] = &[
     refused("truncate", &["\"NONE\""]),
 ];
 
+/// Fields of OpenAI's requests for transcripts.
+pub const OF_AUDIO: &[OtherField] = &[
+    refused("chunking_strategy", &["\"auto\""]),
+    refused("include[]", &["[]"]),
+    refused("known_speaker_names[]", &["[]"]),
+    refused("known_speaker_references[]", &["[]"]),
+];
+
 /// Fields of Cohere's, Jina's and vLLM's requests for scores. No document is cut here.
 pub const OF_RERANK: &[OtherField] = &[
     refused("max_chunks_per_doc", &[]),

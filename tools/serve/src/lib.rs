@@ -6,6 +6,7 @@
 mod access;
 mod answers;
 mod app;
+mod audio;
 mod body;
 mod chat;
 mod closed;
@@ -27,6 +28,7 @@ mod media;
 mod messages;
 mod metrics;
 mod models;
+mod multipart;
 mod ollama;
 mod openapi;
 mod options;

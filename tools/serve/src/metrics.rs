@@ -40,6 +40,8 @@ pub struct ModelMetrics {
     first_sum: AtomicU64,
     prefill: AtomicU64,
     decode: AtomicU64,
+    /// In microseconds.
+    audio: AtomicU64,
 }
 
 impl ModelMetrics {
@@ -65,6 +67,11 @@ impl ModelMetrics {
 
     pub fn generated(&self, tokens: usize) {
         self.completion.fetch_add(tokens as u64, Relaxed);
+    }
+
+    /// Counts an audio file with this length in seconds.
+    pub fn transcribed(&self, seconds: f64) {
+        self.audio.fetch_add((seconds * 1e6) as u64, Relaxed);
     }
 
     pub fn answered(&self, usage: &Usage, generated: &Generated) {
@@ -149,6 +156,8 @@ impl Metrics {
             "Time of all calls after prompts.",
             &time(|one| &one.decode),
         );
+        let help = "Length of all audio files that were transcribed.";
+        metric("audio_seconds_total", "counter", help, &time(|one| &one.audio));
         let help = "Answers that are generated or wait for a slot.";
         metric("answers_open", "gauge", help, &each(&|one| one.open().to_string()));
         let slots = models.loaded().map(|loaded| {

@@ -68,8 +68,16 @@ impl Loaded {
         self.model.info().build.is_none()
     }
 
+    /// Whether the model transcribes speech, and does nothing else.
+    pub fn transcribes(&self) -> bool {
+        self.model.sampling_rate().is_ok()
+    }
+
     /// Returns an error if the model does not generate text.
     pub fn check_generates(&self) -> Result<(), Failure> {
+        if self.transcribes() {
+            return Err(self.kind("transcribes speech", "continue text"));
+        }
         if self.embeds() { Err(self.kind("computes embeddings", "continue text")) } else { Ok(()) }
     }
 

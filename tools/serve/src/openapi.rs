@@ -18,6 +18,8 @@ pub struct Endpoint {
     /// The JSON Schemas of the request's body. For a path with the method `GET`, the list of JSON
     /// Schemas is empty.
     pub body: Vec<Schema>,
+    /// The content type of the body.
+    pub content: &'static str,
 }
 
 /// Creates the OpenAPI document of the given paths.
@@ -42,7 +44,7 @@ pub fn document(endpoints: Vec<Endpoint>) -> Json<Value> {
     }))
 }
 
-fn path(Endpoint { path, about, body, .. }: Endpoint) -> (String, Value) {
+fn path(Endpoint { path, about, body, content, .. }: Endpoint) -> (String, Value) {
     let name = path.replace("{*", "{");
     let failure = json!({
         "description": "An error",
@@ -61,8 +63,7 @@ fn path(Endpoint { path, about, body, .. }: Endpoint) -> (String, Value) {
         "get"
     } else {
         let schema = json!({ "allOf": body });
-        operation["requestBody"] =
-            json!({ "required": true, "content": { "application/json": { "schema": schema } } });
+        operation["requestBody"] = json!({ "required": true, "content": { content: { "schema": schema } } });
         "post"
     };
     (name, json!({ method: operation }))

@@ -22,7 +22,8 @@ use crate::models::ListedModel;
 use crate::openapi::{Endpoint, document};
 use crate::permit::{self, request_id};
 use crate::{
-    chat, cohere, completions, embeddings, loading, messages, ollama, page, props, rerank, responses, tokens,
+    audio, chat, cohere, completions, embeddings, loading, messages, ollama, page, props, rerank, responses,
+    tokens,
 };
 
 /// Creates the router for all paths of the server.
@@ -48,7 +49,11 @@ pub fn router(app: &Arc<App>) -> Router {
 /// Lists all paths that require an API key. The router and the OpenAPI document both use the list
 /// of paths that require an API key.
 fn endpoints() -> Vec<Endpoint> {
-    let of = |path, about, route, body| Endpoint { path, about, route, body };
+    let of = |path, about, route, body| Endpoint { path, about, route, body, content: "application/json" };
+    let form = |path, about, route| {
+        let body = vec![audio::AUDIO.schema()];
+        Endpoint { path, about, route, body, content: "multipart/form-data" }
+    };
     let fields = |interface: &Interface| vec![interface.schema()];
     let reranks = || fields(&rerank::RERANK);
     vec![
@@ -76,6 +81,8 @@ fn endpoints() -> Vec<Endpoint> {
         of("/v1/rerank", "Order documents by their scores for a query", post(rerank::rerank), reranks()),
         of("/v2/rerank", "The same, in Cohere's form", post(rerank::rerank), reranks()),
         of("/rerank", "The same, for older clients", post(rerank::rerank), reranks()),
+        form("/v1/audio/transcriptions", "Transcribe speech", post(audio::transcribe)),
+        form("/v1/audio/translations", "Transcribe speech in English", post(audio::translate)),
         of(
             "/v1/responses",
             "Answer a conversation, in OpenAI's newer form",

@@ -42,7 +42,7 @@ pub trait Events: Send + 'static {
 
 /// If the server has sent no event for this duration, the server sends a comment. Some proxies
 /// would close a connection on which no data arrives.
-const SILENCE: Duration = Duration::from_secs(15);
+pub const SILENCE: Duration = Duration::from_secs(15);
 
 struct State<E> {
     answers: Answers,
@@ -81,7 +81,7 @@ fn sent<E: Events>(answers: Answers, mut events: E) -> impl Stream<Item = Sent> 
 }
 
 /// Without this header, some proxies buffer events.
-fn unbuffered(mut response: Response) -> Response {
+pub fn unbuffered(mut response: Response) -> Response {
     let name = HeaderName::from_static("x-accel-buffering");
     response.headers_mut().insert(name, HeaderValue::from_static("no"));
     response
@@ -112,7 +112,7 @@ fn line(sent: &Sent) -> String {
     }
 }
 
-fn event(sent: &Sent) -> Event {
+pub fn event(sent: &Sent) -> Event {
     match sent {
         Sent::Data(value) => Event::default().data(files::exact_json(value)),
         Sent::Named(name, value) => Event::default().event(name).data(files::exact_json(value)),

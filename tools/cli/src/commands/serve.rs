@@ -146,7 +146,11 @@ mod run {
                 (opening.options.context, opening.options.chunk) = (None, None);
             }
             opening.options.images = opening.network().is_some_and(|network| network.vision.is_some());
-            opening.options.slots = self.slots.get();
+            if opening.transcribes() {
+                opening.options.context = None;
+            }
+            // The encoder of a speech model computes the windows of all slots, also of empty ones.
+            opening.options.slots = if opening.transcribes() { 1 } else { self.slots.get() };
             opening.options.speculate = self.sampling.speculate.clone();
             Ok(opening)
         }

@@ -87,6 +87,40 @@ def openai_embeddings():
         assert all(abs(a - b) < 1e-6 for a, b in zip(one.embedding, other.embedding))
 
 
+def openai_audio():
+    import io
+    import wave
+
+    import openai
+
+    client = openai.OpenAI(base_url=f"{BASE}/v1", api_key="none", max_retries=0)
+    file = io.BytesIO()
+    with wave.open(file, "wb") as writer:
+        writer.setparams((1, 2, 16_000, 0, "NONE", "not compressed"))
+        writer.writeframes(b"".join((i * i % 20_000 - 10_000).to_bytes(2, "little", signed=True) for i in range(30_000)))
+    file = ("speech.wav", file.getvalue())
+    ask = dict(model="listener", file=file, language="en", prompt="Owls")
+    text = client.audio.transcriptions.create(**ask).text
+    assert client.audio.transcriptions.create(**ask, response_format="text").strip() == text
+    verbose = client.audio.transcriptions.create(**ask, response_format="verbose_json", timestamp_granularities=["segment"])
+    assert verbose.text == text and verbose.duration == 1.875 and verbose.language == "en"
+    assert "".join(segment.text for segment in verbose.segments).strip() == text
+    assert all(0 <= segment.start <= segment.end <= 1.875 and segment.tokens for segment in verbose.segments)
+    assert client.audio.transcriptions.create(**ask, response_format="srt").startswith("1\n00:00:0")
+    assert client.audio.transcriptions.create(**ask, response_format="vtt").startswith("WEBVTT\n\n00:00:0")
+    events = list(client.audio.transcriptions.create(**ask, stream=True))
+    assert [event.type for event in events] == ["transcript.text.delta"] * len(verbose.segments) + ["transcript.text.done"]
+    assert "".join(event.delta for event in events[:-1]).strip() == events[-1].text == text
+    del ask["language"]
+    assert client.audio.translations.create(**ask, temperature=0.4).text
+    for wrong in [dict(ask, file=("speech.wav", b"Dear diary")), dict(ask, language="klingon"), dict(ask, model="demo")]:
+        try:
+            client.audio.transcriptions.create(**wrong)
+            raise AssertionError(wrong)
+        except openai.BadRequestError as found:
+            assert found.body["message"], found
+
+
 def openai_responses():
     import openai
 

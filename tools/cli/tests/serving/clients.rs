@@ -13,7 +13,8 @@ use crate::support::*;
 static BOTH: LazyLock<Serving> = LazyLock::new(|| {
     let embedder = format!("embedder={}", text(&fixture("embeddinggemma")));
     let reranker = format!("reranker={}", text(&fixture("bert-score")));
-    Serving::until_the_end(&[text(&demo()), &embedder, &reranker])
+    let listener = format!("listener={}", text(&fixture("whisper")));
+    Serving::until_the_end(&[text(&demo()), &embedder, &reranker, &listener])
 });
 
 /// The Python packages, if they are installed.
@@ -49,6 +50,11 @@ fn openai_python_chats() {
 #[test]
 fn openai_python_embeds() {
     python("openai_embeddings");
+}
+
+#[test]
+fn openai_python_transcribes() {
+    python("openai_audio");
 }
 
 #[test]
