@@ -13,6 +13,7 @@ mod closed;
 mod cohere;
 mod collect;
 mod completions;
+mod connection;
 mod constraint;
 mod embeddings;
 mod error;

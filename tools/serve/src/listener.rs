@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::server::conn::http1;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
 use crate::app::App;
+use crate::connection::ClientConnection;
 use crate::models::Models;
 use crate::{ServeError, ServeOptions, ServedModel, routes};
 
@@ -92,12 +93,20 @@ impl Server {
             };
             let Some((stream, place)) = accepted else { continue };
             let mut http = http1::Builder::new();
-            http.timer(TokioTimer::new()).header_read_timeout(app.options.read_timeout);
-            let service = TowerToHyperService::new(router.clone());
-            let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
+            http.timer(TokioTimer::new()).header_read_timeout(app.options.read_timeout).half_close(true);
+            let connection = ClientConnection::new(stream);
+            let (answering, router) = (connection.clone(), router.clone());
+            let service = service_fn(move |request| answering.clone().answer(router.clone(), request));
+            let served = http.serve_connection(TokioIo::new(connection.clone()), service);
+            let served = graceful.watch(served);
             tokio::spawn(async move {
-                if let Err(error) = connection.await {
-                    tracing::debug!("a connection ended: {error}");
+                tokio::select! {
+                    ended = served => {
+                        if let Err(error) = ended {
+                            tracing::debug!("a connection ended: {error}");
+                        }
+                    }
+                    () = connection.lost() => tracing::debug!("a client has left"),
                 }
                 drop(place);
             });

@@ -174,6 +174,7 @@ pub fn read(mut stream: TcpStream) -> Response {
     // A connection that is reset after the response is as good as closed.
     let _ = stream.read_to_end(&mut bytes);
     let all = String::from_utf8(bytes).unwrap();
+    let all = all.strip_prefix("HTTP/1.1 100 Continue\r\n\r\n").unwrap_or(&all);
     let (head, body) = all.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no response: {all:?}"));
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
     let is_chunked = head.to_lowercase().contains("transfer-encoding: chunked");

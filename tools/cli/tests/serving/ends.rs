@@ -83,6 +83,38 @@ fn a_client_that_leaves_frees_its_slot() {
     assert_eq!(serving.end(), Some(0));
 }
 
+/// A client that has sent its request, and closes its half of the connection, gets the whole answer.
+#[test]
+fn a_half_closed_connection_gets_its_answer() {
+    for stream in [true, false] {
+        let mut body = long(100);
+        body["stream"] = json!(stream);
+        let body = body.to_string();
+        let mut connection = DEMO.connect();
+        let length = body.len();
+        write!(
+            connection,
+            "POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+        )
+        .unwrap();
+        connection.shutdown(std::net::Shutdown::Write).unwrap();
+        let start = std::time::Instant::now();
+        let answer = read(connection);
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        if stream {
+            assert!(
+                answer.body.contains("\"length\"") && answer.body.trim_end().ends_with("[DONE]"),
+                "{}",
+                answer.body
+            );
+        } else {
+            assert_eq!(answer.json()["usage"]["completion_tokens"], 100);
+        }
+        // The server then closes its half, and does not wait for another request.
+        assert!(start.elapsed() < std::time::Duration::from_secs(25), "{:?}", start.elapsed());
+    }
+}
+
 /// The disk is full when a request needs a second model: the request gets the reason, and the first model still answers.
 #[cfg(unix)]
 #[test]
