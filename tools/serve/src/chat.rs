@@ -22,6 +22,7 @@ use crate::interface::{Interface, OF_CHAT, OF_OPENAI, OF_SERVERS, sampled};
 use crate::logprobs;
 use crate::media;
 use crate::models::Loaded;
+use crate::nested;
 use crate::prepare::{continues, messages};
 use crate::sampling::SamplingFields;
 use crate::stream::{self, Events, Sent};
@@ -31,7 +32,8 @@ use crate::update::{EndReason, ToolCall, Update, Usage};
 /// The largest number of token probabilities that an answer contains per position.
 pub const TOP: u64 = 20;
 
-pub static CHAT: Interface = Interface::new(sampled::<ChatFields>, &[OF_CHAT, OF_OPENAI, OF_SERVERS]);
+pub static CHAT: Interface =
+    Interface::with_objects(sampled::<ChatFields>, &[OF_CHAT, OF_OPENAI, OF_SERVERS], nested::OF_CHAT);
 
 #[derive(Deserialize, JsonSchema)]
 pub struct ChatFields {

@@ -25,6 +25,7 @@ use crate::interface::{Interface, OF_COMPLETIONS, OF_OPENAI, OF_SERVERS, sampled
 use crate::logprobs::finite;
 use crate::models::Loaded;
 use crate::prepare::check_length;
+use crate::nested;
 use crate::reader::Reading;
 use crate::sampling::SamplingFields;
 use crate::stream::{self, Events, Sent};
@@ -36,8 +37,11 @@ const PROMPTS: usize = 256;
 /// The default of `max_tokens`, as in OpenAI's API.
 const USUAL: i64 = 16;
 
-pub static COMPLETIONS: Interface =
-    Interface::new(sampled::<CompletionFields>, &[OF_COMPLETIONS, OF_OPENAI, OF_SERVERS]);
+pub static COMPLETIONS: Interface = Interface::with_objects(
+    sampled::<CompletionFields>,
+    &[OF_COMPLETIONS, OF_OPENAI, OF_SERVERS],
+    nested::OF_CHAT,
+);
 
 #[derive(Deserialize, JsonSchema)]
 pub struct CompletionFields {

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::body::schema;
 use crate::constraint::ConstraintFields;
 use crate::failure::Failure;
+use crate::nested::{self, NestedField};
 use crate::sampling::{SamplingFields, number_schema};
 
 /// The fields of an endpoint's requests.
@@ -17,6 +18,8 @@ pub struct Interface {
     /// The schemas of the Rust types that read the supported fields.
     supported: fn() -> Vec<Schema>,
     others: &'static [&'static [OtherField]],
+    /// The supported fields whose objects have known fields.
+    nested: &'static [NestedField],
     merged: OnceLock<Value>,
 }
 
@@ -210,7 +213,15 @@ pub fn sampled<T: JsonSchema>() -> Vec<Schema> {
 
 impl Interface {
     pub const fn new(supported: fn() -> Vec<Schema>, others: &'static [&'static [OtherField]]) -> Self {
-        Self { supported, others, merged: OnceLock::new() }
+        Self::with_objects(supported, others, &[])
+    }
+
+    pub const fn with_objects(
+        supported: fn() -> Vec<Schema>,
+        others: &'static [&'static [OtherField]],
+        nested: &'static [NestedField],
+    ) -> Self {
+        Self { supported, others, nested, merged: OnceLock::new() }
     }
 
     /// Rejects unknown fields, and values of refused fields that would change the answer.
@@ -228,7 +239,7 @@ impl Interface {
                 Some(_) => {}
             }
         }
-        Ok(())
+        self.nested.iter().try_for_each(|field| nested::check(&body[field.name], field.objects, field.name))
     }
 
     /// The schema of a request, in which `x-support` marks each field as `supported`, `refused` or `without effect`.
@@ -254,6 +265,9 @@ impl Interface {
                     properties.insert(name.clone(), field);
                 }
             }
+                    if let Some(nested) = self.nested.iter().find(|nested| nested.name == *name) {
+                        field["anyOf"] = nested::schema(nested.objects);
+                    }
             for OtherField { name, accepted } in self.others.iter().copied().flatten() {
                 let field = match accepted {
                     None => json!({ "x-support": "without effect" }),

@@ -32,6 +32,7 @@ mod models;
 mod multipart;
 mod ollama;
 mod openapi;
+mod nested;
 mod options;
 mod page;
 mod permit;

@@ -20,13 +20,15 @@ use crate::generation::{ChatRequest, variables};
 use crate::ids::id;
 use crate::interface::{Interface, OF_MESSAGES, OF_SERVERS, sampled};
 use crate::media;
+use crate::nested;
 use crate::prepare::{content, continues, messages};
 use crate::sampling::SamplingFields;
 use crate::stream::{self, Events, Sent};
 use crate::tools::{self, Choice, OfferedTools};
 use crate::update::{EndReason, ToolCall, Update, Usage};
 
-pub static MESSAGES: Interface = Interface::new(sampled::<MessageFields>, &[OF_MESSAGES, OF_SERVERS]);
+pub static MESSAGES: Interface =
+    Interface::with_objects(sampled::<MessageFields>, &[OF_MESSAGES, OF_SERVERS], nested::OF_MESSAGES);
 
 #[derive(Deserialize, JsonSchema)]
 pub struct MessageFields {
@@ -113,8 +115,15 @@ impl MessageFields {
         }
         let effort = self.output_config.as_ref().and_then(|config| config["effort"].as_str());
         let mut variables = variables(None, effort)?;
-        if let Some(kind) = self.thinking.as_ref().and_then(|thinking| thinking["type"].as_str()) {
-            variables.insert("enable_thinking".to_owned(), json!(kind != "disabled"));
+        match self.thinking.as_ref().map(|thinking| &thinking["type"]) {
+            None => {}
+            Some(Value::String(kind)) if ["enabled", "adaptive", "disabled"].contains(&kind.as_str()) => {
+                variables.insert("enable_thinking".to_owned(), json!(kind != "disabled"));
+            }
+            Some(kind) => {
+                let expected = "`enabled`, `adaptive` or `disabled`";
+                return Err(Failure::field("thinking.type", shown(kind), expected));
+            }
         }
         let is_single =
             self.tool_choice.as_ref().is_some_and(|choice| choice["disable_parallel_tool_use"] == true);
@@ -137,11 +146,6 @@ impl MessageFields {
 
     fn constraint(&self, body: &Value) -> Result<Option<AnswerForm>, Failure> {
         let config = self.output_config.as_ref();
-        for key in config.and_then(Value::as_object).into_iter().flat_map(|object| object.keys()) {
-            if key != "format" && key != "effort" {
-                return Err(Failure::Unsupported { param: format!("output_config.{key}") });
-            }
-        }
         let of = |param: &str, format: Option<&Value>| -> Result<Option<AnswerForm>, Failure> {
             let rule = constraint::of_format(param, format, "schema")?;
             Ok(rule.map(|rule| AnswerForm { param: param.to_owned(), rule }))

@@ -239,7 +239,8 @@ fn message(given: &Value, at: &str) -> Result<Message, Failure> {
         "function" => "tool",
         role => role,
     };
-    let parts = parts(object.get("content"), &format!("{at}.content"))?;
+    let refusal = object.get("refusal").filter(|_| object.get("content").is_none_or(Value::is_null));
+    let parts = parts(refusal.or(object.get("content")), &format!("{at}.content"))?;
     let mut fields = Map::new();
     for name in ["name", "tool_call_id", "reasoning_content"] {
         match object.get(name) {
@@ -283,13 +284,17 @@ fn tool_call(given: &Value, at: &str) -> Result<Value, Failure> {
     Ok(call)
 }
 
-/// Returns the text of a message's content, which is a text, a list of parts, or null.
+/// Returns the text of a content without images, which is a text, a list of parts, or null.
 pub fn content(given: Option<&Value>, at: &str) -> Result<String, Failure> {
-    Ok(MessagePart::joined(&parts(given, at)?))
+    let found = parts(given, at)?;
+    match found.iter().position(|part| part.image().is_some()) {
+        Some(i) => Err(Failure::field(format!("{at}[{i}]"), "an image", "a text")),
+        None => Ok(MessagePart::joined(&found)),
+    }
 }
 
 /// Returns the parts of a message's content, which are texts and images.
-fn parts(given: Option<&Value>, at: &str) -> Result<Vec<MessagePart>, Failure> {
+pub fn parts(given: Option<&Value>, at: &str) -> Result<Vec<MessagePart>, Failure> {
     let parts = match given {
         None | Some(Value::Null) => return Ok(Vec::new()),
         Some(Value::String(text)) => return Ok(vec![MessagePart::Text(text.clone())]),

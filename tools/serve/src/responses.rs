@@ -19,14 +19,18 @@ use crate::generation::{ChatRequest, variables};
 use crate::ids::{id, now};
 use crate::interface::{Interface, OF_OPENAI, OF_RESPONSES, OF_SERVERS, sampled};
 use crate::media;
+use crate::nested;
 use crate::prepare::{content, messages};
 use crate::sampling::SamplingFields;
 use crate::stream::{self, Events, Sent};
 use crate::tools::{self, OfferedTools};
 use crate::update::{EndReason, ToolCall, Update, Usage};
 
-pub static RESPONSES: Interface =
-    Interface::new(sampled::<ResponseFields>, &[OF_RESPONSES, OF_OPENAI, OF_SERVERS]);
+pub static RESPONSES: Interface = Interface::with_objects(
+    sampled::<ResponseFields>,
+    &[OF_RESPONSES, OF_OPENAI, OF_SERVERS],
+    nested::OF_RESPONSES,
+);
 
 #[derive(Deserialize, JsonSchema)]
 pub struct ResponseFields {

@@ -57,7 +57,7 @@ fn an_answer_continues_the_last_message() {
         assert_eq!(deltas.collect::<String>(), rest);
         // With tools, too, whose text in front of the answer would begin a new turn.
         body["stream"] = json!(false);
-        let function = json!({ "type": "function", "function": { "name": "f" }, "name": "f" });
+        let function = json!({ "type": "function", "function": { "name": "f" } });
         body["tools"] =
             json!([if path == PATH { function } else { json!({ "name": "f", "input_schema": {} }) }]);
         DEMO.good(path, &body);

@@ -15,6 +15,7 @@ mod images;
 mod interfaces;
 mod load;
 mod malformed;
+mod nested;
 mod ollama;
 mod samplers;
 #[path = "../support.rs"]
