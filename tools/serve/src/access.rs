@@ -37,11 +37,7 @@ impl ApiKeys {
 
     /// Checks the API key in a time that does not depend on it: compares all hashes, each in constant time.
     pub(crate) fn admit(&self, headers: &HeaderMap) -> Result<(), Failure> {
-        let bearer = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
-        let bearer = bearer.and_then(|value| value.split_at_checked(7));
-        let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer ")).map(|(_, key)| key);
-        let given = bearer.or_else(|| headers.get("x-api-key").map(|value| value.as_bytes()));
-        let hash = blake3::hash(given.unwrap_or_default().trim_ascii());
+        let (given, hash) = (given(headers), hash(headers));
         let is_known = self.0.iter().fold(false, |found, key| found | (*key == hash));
         match (is_known, given) {
             (true, _) => Ok(()),
@@ -49,6 +45,19 @@ impl ApiKeys {
             (false, None) => Err(Failure::NoKey),
         }
     }
+}
+
+/// Returns the API key of a request.
+fn given(headers: &HeaderMap) -> Option<&[u8]> {
+    let bearer = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
+    let bearer = bearer.and_then(|value| value.split_at_checked(7));
+    let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer ")).map(|(_, key)| key);
+    bearer.or_else(|| headers.get("x-api-key").map(|value| value.as_bytes()))
+}
+
+/// Returns the hash of the API key of a request.
+pub fn hash(headers: &HeaderMap) -> blake3::Hash {
+    blake3::hash(given(headers).unwrap_or_default().trim_ascii())
 }
 
 impl fmt::Debug for ApiKeys {

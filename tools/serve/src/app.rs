@@ -12,7 +12,8 @@ use crate::interface::Interface;
 use crate::metrics::Metrics;
 use crate::models::Models;
 use crate::permit::Permit;
-use crate::{ServeOptions, body};
+use crate::stored::{Owner, ResponseStore};
+use crate::{ServeOptions, access, body};
 
 /// The number of requests for which the server renders and tokenizes the prompt in parallel.
 const PREPARED: usize = 8;
@@ -28,6 +29,7 @@ pub struct App {
     pub models: Models,
     pub options: ServeOptions,
     pub metrics: Arc<Metrics>,
+    pub responses: Arc<ResponseStore>,
     permits: Arc<Semaphore>,
     prepared: Semaphore,
     embedded: Semaphore,
@@ -47,6 +49,7 @@ impl App {
             models,
             options,
             metrics: Arc::default(),
+            responses: Arc::default(),
             permits,
             prepared,
             embedded,
@@ -63,10 +66,16 @@ impl App {
         Ok(Permit::new(place, self.closing.subscribe()))
     }
 
-    /// Waits for the right to have an audio file in memory.
+    /// Waits for the right to have an audio file in memory, at most for the time in which its bytes would arrive.
     pub async fn hearing(&self) -> Result<OwnedSemaphorePermit, Failure> {
-        let place = self.heard.clone().acquire_owned().await;
+        let place = tokio::time::timeout(self.options.read_timeout, self.heard.clone().acquire_owned());
+        let place = place.await.map_err(|_| Failure::Busy { most: HEARD })?;
         place.map_err(|error| Failure::Server { why: error.to_string() })
+    }
+
+    /// Returns who owns the responses to a request.
+    pub fn owner(&self, headers: &HeaderMap) -> Owner {
+        self.options.keys.as_ref().map(|_| access::hash(headers))
     }
 
     /// Reads the body of a request as a JSON object.

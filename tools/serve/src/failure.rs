@@ -62,6 +62,10 @@ pub enum Failure {
     Method { method: String },
     #[error("the server has no model `{name}`, expected {}", names(.known))]
     Model { name: String, known: Vec<String> },
+    #[error(
+        "the server keeps no response with the id `{id}`; it drops the oldest responses, and all when it ends"
+    )]
+    Stored { id: String },
     /// The prompt and one new token do not fit into the context.
     #[error(
         "the prompt has {tokens} tokens, but the context of `{model}` has only {context} tokens; shorten the prompt, \
@@ -140,7 +144,7 @@ impl Failure {
         match self {
             Self::NoKey | Self::WrongKey => StatusCode::UNAUTHORIZED,
             Self::Host { .. } | Self::Origin { .. } => StatusCode::FORBIDDEN,
-            Self::Path { .. } | Self::Model { .. } => StatusCode::NOT_FOUND,
+            Self::Path { .. } | Self::Model { .. } | Self::Stored { .. } => StatusCode::NOT_FOUND,
             Self::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::TooSlow { .. } => StatusCode::REQUEST_TIMEOUT,
@@ -195,6 +199,7 @@ impl Failure {
         }
     }
 
+            Self::Stored { .. } => "response_not_found",
     /// Returns the name of the request field that is invalid.
     pub fn param(&self) -> Option<String> {
         match self {

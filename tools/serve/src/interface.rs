@@ -72,7 +72,6 @@ pub const OF_RESPONSES: &[OtherField] = &[
     refused("max_tool_calls", &[]),
     refused("n", &["1"]),
     refused("prompt", &[]),
-    unused("store"),
     unused("stream_options"),
     refused("top_logprobs", &["0"]),
     refused("truncation", &["\"disabled\""]),

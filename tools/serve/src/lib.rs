@@ -45,6 +45,7 @@ mod routes;
 mod sampling;
 mod stream;
 mod sync;
+mod stored;
 mod tokens;
 mod tools;
 mod update;

@@ -54,10 +54,13 @@ fn path(Endpoint { path, about, body, content, .. }: Endpoint) -> (String, Value
         "summary": about,
         "responses": { "200": { "description": "The answer" }, "default": failure },
     });
-    if name.contains('{') {
-        let schema = json!({ "type": "string" });
+    if let Some((_, parameter)) = name.split_once('{') {
+        let (parameter, schema) = (parameter.trim_end_matches('}'), json!({ "type": "string" }));
         operation["parameters"] =
-            json!([{ "name": "name", "in": "path", "required": true, "schema": schema }]);
+            json!([{ "name": parameter, "in": "path", "required": true, "schema": schema }]);
+        if parameter == "id" {
+            return (name, json!({ "get": operation, "delete": operation }));
+        }
     }
     let method = if body.is_empty() {
         "get"

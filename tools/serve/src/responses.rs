@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
+use axum::Json;
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{Path, RawQuery, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
+use errors::{escaped, shortened};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use tracewright::model::MessagePart;
 
 use crate::app::App;
 use crate::body::{fields, shown};
@@ -20,11 +23,15 @@ use crate::ids::{id, now};
 use crate::interface::{Interface, OF_OPENAI, OF_RESPONSES, OF_SERVERS, sampled};
 use crate::media;
 use crate::nested;
-use crate::prepare::{content, messages};
+use crate::prepare::{content, messages, parts};
 use crate::sampling::SamplingFields;
+use crate::stored::{Owner, ResponseStore};
 use crate::stream::{self, Events, Sent};
 use crate::tools::{self, OfferedTools};
 use crate::update::{EndReason, ToolCall, Update, Usage};
+
+/// The most references to items of earlier responses in a request.
+const REFERENCES: usize = 256;
 
 pub static RESPONSES: Interface = Interface::with_objects(
     sampled::<ResponseFields>,
@@ -50,7 +57,10 @@ pub struct ResponseFields {
     /// An object with reasoning options. The field `effort` in `reasoning` sets the variable
     /// `reasoning_effort` of the chat template.
     reasoning: Option<Value>,
-    /// The server does not support the field `previous_response_id`, because the server stores no responses.
+    /// Whether the server keeps the response in memory, so that a later request can continue or read it. The default
+    /// value is true.
+    store: Option<bool>,
+    /// The id of a stored response, whose conversation the answer continues.
     previous_response_id: Option<String>,
     /// The server does not support the field `background`, and accepts only the value false.
     background: Option<bool>,
@@ -67,10 +77,13 @@ pub async fn respond(
     let permit = app.permit()?;
     let body = app.read_as(&RESPONSES, &headers, body).await?;
     let fields: ResponseFields = fields(&body)?;
-    let request = fields.request(&body)?;
+    let owner = app.owner(&headers);
+    let items = fields.items(&app.responses, owner)?;
+    let request = fields.request(&body, &items)?;
     let loaded = app.models.get(fields.model.as_deref()).await?;
     let is_streamed = fields.stream.unwrap_or_default();
-    let head = Head::new(&loaded.name, fields, &body);
+    let kept = fields.store.unwrap_or(true).then(|| (app.responses.clone(), items, owner));
+    let head = Head { kept, ..Head::new(&loaded.name, fields, &body) };
     let answers = request.begin(&app, &loaded, permit).await?;
     if is_streamed {
         return Ok(stream::respond(answers, ResponseEvents::new(head)));
@@ -90,11 +103,80 @@ pub async fn respond(
     Ok(crate::body::response(&head.ended(output, &answer.reason, usage)))
 }
 
+/// OpenAI's interface lets clients leave out the type of a reference.
+fn is_reference(item: &Value) -> bool {
+    match &item["type"] {
+        Value::Null => item["role"].is_null() && item["id"].is_string(),
+        kind => kind == "item_reference",
+    }
+}
+
+fn not_kept(id: &str) -> Failure {
+    Failure::Stored { id: shortened(escaped(id), 100) }
+}
+
+/// Answers `GET /v1/responses/{id}`.
+pub async fn get(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Failure> {
+    if query.unwrap_or_default().split('&').any(|part| part == "stream=true") {
+        return Err(Failure::Unsupported { param: "stream".to_owned() });
+    }
+    let found = app.responses.get(&id, app.owner(&headers)).ok_or_else(|| not_kept(&id))?;
+    Ok(crate::body::response(&found))
+}
+
+/// Answers `DELETE /v1/responses/{id}`.
+pub async fn delete(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, Failure> {
+    if app.responses.delete(&id, app.owner(&headers)) {
+        Ok(Json(json!({ "id": id, "object": "response", "deleted": true })))
+    } else {
+        Err(not_kept(&id))
+    }
+}
+
 impl ResponseFields {
-    fn request(&self, body: &Value) -> Result<ChatRequest, Failure> {
-        if self.previous_response_id.is_some() {
-            return Err(Failure::Unsupported { param: "previous_response_id".to_owned() });
+    /// Returns the items of the conversation: those of an earlier response, and those of this request.
+    fn items(&self, store: &ResponseStore, owner: Owner) -> Result<Vec<Value>, Failure> {
+        let mut items = match &self.previous_response_id {
+            None => Vec::new(),
+            Some(id) => store.conversation(id, owner).ok_or_else(|| {
+                let expected = "the id of a response that the server keeps";
+                Failure::field("previous_response_id", shown(&json!(id)), expected)
+            })?,
+        };
+        let given = match &self.input {
+            Value::String(text) => vec![json!({ "role": "user", "content": text })],
+            Value::Array(items) => items.clone(),
+            other => return Err(Failure::field("input", shown(other), "a text or a list of items")),
+        };
+        let mut references = 0;
+        for (i, one) in given.into_iter().enumerate() {
+            if !is_reference(&one) {
+                items.push(one);
+                continue;
+            }
+            references += 1;
+            if references > REFERENCES {
+                let expected = format!("at most {REFERENCES} references");
+                return Err(Failure::field(format!("input[{i}]"), "one reference more", expected));
+            }
+            items.push(one["id"].as_str().and_then(|id| store.item(id, owner)).ok_or_else(|| {
+                let expected = "the id of an item that the server keeps";
+                Failure::field(format!("input[{i}].id"), shown(&one["id"]), expected)
+            })?);
         }
+        Ok(items)
+    }
+
+    fn request(&self, body: &Value, items: &[Value]) -> Result<ChatRequest, Failure> {
         if self.background == Some(true) {
             return Err(Failure::Unsupported { param: "background".to_owned() });
         }
@@ -102,14 +184,10 @@ impl ResponseFields {
         if let Some(instructions) = &self.instructions {
             given.push(json!({ "role": "system", "content": instructions }));
         }
-        match &self.input {
-            Value::String(text) => given.push(json!({ "role": "user", "content": text })),
-            Value::Array(items) => {
-                for (i, one) in items.iter().enumerate() {
-                    item(one, &format!("input[{i}]"), &mut given)?;
-                }
-            }
-            other => return Err(Failure::field("input", shown(other), "a text or a list of items")),
+        // The items of an earlier response were checked before.
+        let new = self.input.as_array().map_or(1, Vec::len);
+        for (i, one) in items.iter().enumerate() {
+            item(one, &format!("input[{}]", (i + new).saturating_sub(items.len())), &mut given)?;
         }
         let format = self.text.as_ref().and_then(|text| text.get("format"));
         let rule = constraint::of_format("text.format", format, "schema")?;
@@ -156,13 +234,10 @@ fn item(item: &Value, at: &str, messages: &mut Vec<Value>) -> Result<(), Failure
     };
     match item.get("type").and_then(Value::as_str) {
         None | Some("message") => {
-            let mut content: Value = content(item.get("content"), &format!("{at}.content"))?.into();
-            if let Some(parts) = item
-                .get("content")
-                .filter(|parts| !media::paths(&json!({ "input": [{ "content": parts }] })).is_empty())
-            {
-                content = parts.clone();
-            }
+            let given = item.get("content");
+            let found = parts(given, &format!("{at}.content"))?;
+            let sees = found.iter().any(|part| part.image().is_some());
+            let content = if sees { json!(given) } else { json!(MessagePart::joined(&found)) };
             messages.push(json!({ "role": item.get("role"), "content": content }));
         }
         Some("function_call") => {
@@ -182,9 +257,10 @@ fn item(item: &Value, at: &str, messages: &mut Vec<Value>) -> Result<(), Failure
             messages.push(json!({ "role": "tool", "tool_call_id": text("call_id")?, "content": output }));
         }
         // The server ignores earlier reasoning, because chat templates do not use it.
-        Some("reasoning" | "item_reference") => {}
+        Some("reasoning") => {}
         Some(kind) => {
-            let expected = "`message`, `function_call`, `function_call_output` or `reasoning`";
+            let expected =
+                "`message`, `function_call`, `function_call_output`, `item_reference` or `reasoning`";
             return Err(Failure::field(format!("{at}.type"), shown(&json!(kind)), expected));
         }
     }
@@ -194,6 +270,8 @@ fn item(item: &Value, at: &str, messages: &mut Vec<Value>) -> Result<(), Failure
 /// The fields that are the same in all events about the whole response.
 struct Head {
     fields: Map<String, Value>,
+    /// The store that keeps the response, the items before it, and the response's owner.
+    kept: Option<(Arc<ResponseStore>, Vec<Value>, Owner)>,
 }
 
 impl Head {
@@ -215,9 +293,9 @@ impl Head {
             "model": model,
             "output": [],
             "parallel_tool_calls": request.parallel_tool_calls.unwrap_or(true),
-            "previous_response_id": null,
+            "previous_response_id": request.previous_response_id,
             "reasoning": of_body("reasoning", json!({ "effort": null, "summary": null })),
-            "store": false,
+            "store": request.store.unwrap_or(true),
             "temperature": of_body("temperature", json!(1.0)),
             "text": { "format": format.unwrap_or_else(|| json!({ "type": "text" })) },
             "tool_choice": request.tool_choice.unwrap_or_else(|| json!("auto")),
@@ -227,14 +305,14 @@ impl Head {
             "usage": null,
             "metadata": request.metadata.unwrap_or_else(|| json!({})),
         });
-        Self { fields: fields.as_object().cloned().unwrap_or_default() }
+        Self { fields: fields.as_object().cloned().unwrap_or_default(), kept: None }
     }
 
     fn begun(&self) -> Value {
         self.fields.clone().into()
     }
 
-    /// Formats the whole response after the answer has ended.
+    /// Formats the whole response after the answer has ended, and keeps it.
     fn ended(&self, output: Vec<Value>, reason: &EndReason, usage: Usage) -> Value {
         let mut response = self.begun();
         let is_cut = *reason == EndReason::Length;
@@ -250,6 +328,9 @@ impl Head {
             "output_tokens_details": { "reasoning_tokens": 0 },
             "total_tokens": usage.prompt + usage.completion,
         });
+        if let Some((store, items, owner)) = &self.kept {
+            store.keep(&response, items, *owner);
+        }
         response
     }
 }

@@ -90,6 +90,12 @@ fn endpoints() -> Vec<Endpoint> {
             fields(&responses::RESPONSES),
         ),
         of(
+            "/v1/responses/{id}",
+            "Return or delete a stored response",
+            get(responses::get).delete(responses::delete),
+            vec![],
+        ),
+        of(
             "/v1/messages",
             "Answer a conversation, in Anthropic's form",
             post(messages::answer),
@@ -148,7 +154,10 @@ fn cors(origins: &[String]) -> CorsLayer {
     } else {
         AllowOrigin::list(origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok()))
     };
-    CorsLayer::new().allow_origin(origin).allow_methods([Method::GET, Method::POST]).allow_headers(Any)
+    CorsLayer::new()
+        .allow_origin(origin)
+        .allow_methods([Method::GET, Method::POST, Method::DELETE])
+        .allow_headers(Any)
 }
 
 /// Counts and logs a request, and rejects requests from web pages whose origin is not allowed.

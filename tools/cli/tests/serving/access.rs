@@ -137,6 +137,10 @@ fn the_openapi_document_describes_the_server() {
     for (path, operations) in paths {
         let (method, operation) = operations.as_object().unwrap().iter().next().unwrap();
         let at = path.replace("{name}", "demo");
+        if path.ends_with("{id}") {
+            assert_eq!((DEMO.get(&at).status, operations["delete"].is_object()), (404, true), "{path}");
+            continue;
+        }
         if method == "get" {
             assert_eq!(DEMO.get(&at).status, 200, "{path}");
             continue;

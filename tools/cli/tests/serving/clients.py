@@ -140,6 +140,16 @@ def openai_responses():
     again = client.responses.create(model="demo", input=items, tools=[tool], max_output_tokens=9)
     assert again.output_text
 
+    more = client.responses.create(model="demo", input="And then?", previous_response_id=whole.id, max_output_tokens=9)
+    assert more.previous_response_id == whole.id and more.usage.input_tokens > whole.usage.input_tokens
+    assert client.responses.retrieve(whole.id).output_text == whole.output_text
+    client.responses.delete(whole.id)
+    try:
+        client.responses.retrieve(whole.id)
+        raise SystemExit("a deleted response is still there")
+    except openai.NotFoundError as error:
+        assert error.code == "response_not_found", error
+
 
 def anthropic():
     from typing import Literal

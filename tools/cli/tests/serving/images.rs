@@ -115,3 +115,42 @@ fn bad_images_are_errors_of_the_request() {
         "`messages[0].content[0]` is an image, expected a text, because the model cannot read images";
     assert_eq!(error["message"], expected);
 }
+
+#[test]
+fn images_outside_messages_are_errors_of_the_request() {
+    let source = json!({ "type": "base64", "media_type": "image/png", "data": bytes("alpha.png") });
+    let image = json!({ "type": "image", "source": source });
+    let texts = json!([{ "type": "text", "text": "a" }, image]);
+    let call = json!({ "type": "tool_use", "id": "c", "name": "look", "input": {} });
+    let result = json!({ "type": "tool_result", "tool_use_id": "c", "content": texts });
+    let messages = json!([
+        { "role": "user", "content": QUESTION },
+        { "role": "assistant", "content": [call] },
+        { "role": "user", "content": [result] },
+    ]);
+    let response = SEES.post("/v1/messages", &json!({ "messages": messages, "max_tokens": 8 }));
+    assert_eq!(response.status, 400, "{}", response.body);
+    let error = response.json();
+    let message = error["error"]["message"].as_str().unwrap();
+    assert!(
+        message.contains("`messages[2].content[0].content[1]` is an image, expected a text"),
+        "{message}"
+    );
+
+    let url = json!({ "type": "input_image", "image_url": url("alpha.png") });
+    let input = json!([
+        { "role": "user", "content": QUESTION },
+        { "type": "function_call", "call_id": "c", "name": "look", "arguments": "{}" },
+        { "type": "function_call_output", "call_id": "c", "output": [url] },
+    ]);
+    let error = SEES.bad("/v1/responses", &json!({ "input": input, "max_output_tokens": 8 }), 400);
+    assert_eq!(error["param"], "input[2].output[0]");
+
+    // OpenAI's interfaces also take an image in Anthropic's form.
+    let content = json!([image, { "type": "text", "text": QUESTION }]);
+    let body = json!({ "messages": [{ "role": "user", "content": content }], "max_tokens": 8 });
+    assert_eq!(SEES.good("/v1/chat/completions", &body)["usage"]["prompt_tokens"], TOKENS);
+    // A URL needs a colon.
+    let error = SEES.bad("/v1/chat/completions", &chat("data"), 400);
+    assert!(error["message"].as_str().unwrap().contains("without `;base64,`"), "{error}");
+}

@@ -18,6 +18,7 @@ mod malformed;
 mod nested;
 mod ollama;
 mod samplers;
+mod stored;
 #[path = "../support.rs"]
 mod support;
 mod tools;
