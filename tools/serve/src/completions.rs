@@ -21,11 +21,12 @@ use crate::constraint::ConstraintFields;
 use crate::failure::Failure;
 use crate::generation::max_tokens;
 use crate::ids::{id, now};
+use crate::infill::FillTokens;
 use crate::interface::{Interface, OF_COMPLETIONS, OF_OPENAI, OF_SERVERS, sampled};
 use crate::logprobs::finite;
 use crate::models::Loaded;
-use crate::prepare::check_length;
 use crate::nested;
+use crate::prepare::check_length;
 use crate::reader::Reading;
 use crate::sampling::SamplingFields;
 use crate::stream::{self, Events, Sent};
@@ -59,7 +60,7 @@ pub struct CompletionFields {
     logprobs: Option<u64>,
     /// Whether the text of the answer begins with the prompt.
     echo: Option<bool>,
-    /// The server does not support the field `suffix`, and rejects a request with a text in this field.
+    /// The text behind the answer, for models with fill-in-the-middle tokens.
     suffix: Option<String>,
 }
 
@@ -110,9 +111,12 @@ pub async fn complete(
     let opens = app.options.open_objects;
     let (answers, echoes) = app
         .blocking(move || {
-            let prompts = prompts(&of_model, &request.prompt)?;
+            let fill = request.suffix().map(|_| FillTokens::of(&of_model)).transpose()?;
+            let between = fill.as_ref().zip(request.suffix());
+            let prompts = prompts(&of_model, &request.prompt, between)?;
             let mut options =
                 sampling.options(&defaults(of_model.model.defaults()), of_model.model.info().vocabulary)?;
+            options.stop_tokens.extend(fill.iter().flat_map(|fill| &fill.ends));
             options.max_length = None;
             let most = request.max_tokens.unwrap_or(USUAL);
             options.max_tokens = max_tokens("max_tokens", Some(most), 0, of_model.model.info().context)?;
@@ -159,9 +163,13 @@ pub async fn complete(
 }
 
 impl CompletionFields {
+    fn suffix(&self) -> Option<&str> {
+        self.suffix.as_deref().filter(|suffix| !suffix.is_empty())
+    }
+
     fn logprobs(&self) -> Result<Option<usize>, Failure> {
-        if self.suffix.as_ref().is_some_and(|suffix| !suffix.is_empty()) {
-            return Err(Failure::Unsupported { param: "suffix".to_owned() });
+        if self.suffix().is_some() && self.echo == Some(true) {
+            return Err(Failure::field("echo", "true", "false, because `suffix` is set"));
         }
         match self.logprobs {
             Some(top) if top > TOP => {
@@ -173,8 +181,12 @@ impl CompletionFields {
 }
 
 /// Reads the prompts of a request: a text, a list of texts, a list of token ids, or a list of lists
-/// of token ids.
-fn prompts(loaded: &Loaded, given: &Value) -> Result<Vec<Prompt>, Failure> {
+/// of token ids. `between` contains the text behind each answer.
+fn prompts(
+    loaded: &Loaded,
+    given: &Value,
+    between: Option<(&FillTokens, &str)>,
+) -> Result<Vec<Prompt>, Failure> {
     let expected = "a text, a list of texts, or token ids";
     let refuse = || Failure::field("prompt", shown(given), expected);
     let list: Vec<&Value> = match given {
@@ -190,13 +202,20 @@ fn prompts(loaded: &Loaded, given: &Value) -> Result<Vec<Prompt>, Failure> {
     }
     let tokenizer = loaded.tokenizer()?;
     let prompt = |one: &Value| {
-        let prompt = match one {
+        let mut prompt = match one {
+            Value::String(text) if between.is_some() => {
+                Prompt { text: text.clone(), tokens: tokenizer.encode_plain(text)? }
+            }
             Value::String(text) => Prompt { text: text.clone(), tokens: tokenizer.encode(text)? },
             one => {
                 let tokens = token_ids(one, loaded).ok_or_else(refuse)?;
                 Prompt { text: tokenizer.decode(&tokens)?, tokens }
             }
         };
+        if let Some((fill, suffix)) = between {
+            let whole = fill.between(&prompt.tokens, &tokenizer.encode_plain(suffix)?);
+            prompt.tokens = [tokenizer.encode("")?, whole].concat();
+        }
         check_length(loaded, prompt.tokens.len())?;
         if prompt.tokens.is_empty() {
             Err(Failure::field("prompt", "empty", "at least one token"))

@@ -138,6 +138,11 @@ pub const OF_SERVERS: &[OtherField] = &[
     refused("use_beam_search", &["false"]),
 ];
 
+/// Fields of llama.cpp's requests to fill in text, which override those of [`OF_SERVERS`]. llama.vim always sends them.
+/// Its hint about the indentation, its time limits and the form of its answer have no effect here.
+pub const OF_INFILL: &[OtherField] =
+    &[unused("n_indent"), unused("response_fields"), unused("t_max_predict_ms"), unused("t_max_prompt_ms")];
+
 /// Fields of Ollama's requests for text.
 pub const OF_OLLAMA: &[OtherField] = &[
     refused("context", &["[]"]),
@@ -261,12 +266,12 @@ impl Interface {
                 for (name, field) in schema["properties"].as_object().into_iter().flatten() {
                     let mut field = if field.is_object() { field.clone() } else { json!({}) };
                     field["x-support"] = json!("supported");
-                    properties.insert(name.clone(), field);
-                }
-            }
                     if let Some(nested) = self.nested.iter().find(|nested| nested.name == *name) {
                         field["anyOf"] = nested::schema(nested.objects);
                     }
+                    properties.insert(name.clone(), field);
+                }
+            }
             for OtherField { name, accepted } in self.others.iter().copied().flatten() {
                 let field = match accepted {
                     None => json!({ "x-support": "without effect" }),

@@ -20,6 +20,7 @@ mod error;
 mod failure;
 mod generation;
 mod ids;
+mod infill;
 mod interface;
 mod keep_alive;
 mod listener;

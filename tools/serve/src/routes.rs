@@ -22,8 +22,8 @@ use crate::models::ListedModel;
 use crate::openapi::{Endpoint, document};
 use crate::permit::{self, request_id};
 use crate::{
-    audio, chat, cohere, completions, embeddings, loading, messages, ollama, page, props, rerank, responses,
-    tokens,
+    audio, chat, cohere, completions, embeddings, infill, loading, messages, ollama, page, props, rerank,
+    responses, tokens,
 };
 
 /// Creates the router for all paths of the server.
@@ -115,6 +115,7 @@ fn endpoints() -> Vec<Endpoint> {
             post(chat::apply_template),
             fields(&chat::CHAT),
         ),
+        of("/infill", "Fill in text, as llama.cpp does", post(infill::infill), fields(&infill::INFILL)),
         of("/models/load", "Load a model", post(loading::load), fields(&loading::LOADING)),
         of("/models/unload", "Unload a model", post(loading::unload), fields(&loading::LOADING)),
         of("/api/version", "Report the version, in Ollama's form", get(props::version), vec![]),

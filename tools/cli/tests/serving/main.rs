@@ -12,6 +12,7 @@ mod ends;
 mod fields;
 mod habits;
 mod images;
+mod infill;
 mod interfaces;
 mod load;
 mod malformed;
