@@ -1,11 +1,14 @@
 //! [`Opening`] is a model whose files are read, but whose network is not built yet.
 
+use std::fs;
+use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use errors::WithPath as _;
 use generate::{Chat, GenerateError, GenerateOptions, GenerationDefaults, SchemaNote, Tokenizer};
 use hub::{Fetched, ModelName};
 use irpa::{HubFolder, ModelFiles};
@@ -17,13 +20,13 @@ use super::engine::{self, DraftSource, Unbuilt};
 use super::handle::{Inner, Model};
 use super::image_prompt::{ImagePrompt, ImageReader};
 use super::room::{STACK, with_room};
-use super::source::{CONTEXT, Source};
+use super::source::{CONTEXT, Source, entries, planned};
 use super::speech::TranscribeOptions;
 use super::text::ModelText;
 use super::{ModelError, ModelInfo, OpenOptions, Speculation};
-use crate::Plan;
 use crate::build::BuildStep;
 use crate::export::IreeManifest;
+use crate::{Footprint, Plan, PlanError};
 
 impl Model {
     /// Opens a model with default options. `path` is a Hugging Face folder, a GGUF file, a folder of
@@ -237,6 +240,17 @@ impl Opening {
         }
     }
 
+    /// Predicts the memory that the running model needs, in bytes: its weights, its state and its activations.
+    pub fn memory(&self) -> Result<u64, ModelError> {
+        let Some(network) = self.network() else {
+            return Ok(folder_bytes(self.files.path()).with_path("read", self.files.path())?);
+        };
+        let plan = planned(network.clone(), &self.options)?;
+        let steps = entries(&plan, &self.options, false);
+        let expanded = plan.expand(&plan.record(&steps)?.trace)?;
+        Ok(Footprint::of(&expanded).map_err(PlanError::from)?.running())
+    }
+
     /// Builds the network, and starts the engine thread.
     pub fn build(self) -> Result<Model, ModelError> {
         self.check_mtp()?;
@@ -257,6 +271,15 @@ impl Opening {
         let inner = Inner { text, info, images, jobs, engine };
         Ok(Model { inner: Arc::new(inner) })
     }
+}
+
+/// The size of an export, which consists mostly of weights.
+fn folder_bytes(path: &Path) -> io::Result<u64> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(path)? {
+        bytes += entry?.metadata()?.len();
+    }
+    Ok(bytes)
 }
 
 /// Returns a model's local path. A name on the hub is downloaded, unless it is a local path. A folder

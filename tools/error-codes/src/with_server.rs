@@ -9,6 +9,7 @@ coded! {
         TW1201: Listen;
         TW1202: NoKeys Key;
         TW1203: Name;
+        TW1204: ConfigSyntax ConfigKey ConfigValue ConfigPath ConfigEmpty;
         TW0004: Threads;
     }
 }

@@ -39,6 +39,54 @@ pub enum ServeError {
         /// The name that two models have.
         name: String,
     },
+    /// The file with models is not TOML.
+    #[error("line {line} of `{}` is not TOML: {why}", .path.display())]
+    ConfigSyntax {
+        /// The path of the file with models.
+        path: PathBuf,
+        /// The number of the line, counted from 1.
+        line: usize,
+        /// The reason, as the parser reports it.
+        why: String,
+    },
+    /// The file with models contains a key that no model has.
+    #[error("line {line} of `{}` has the key `{key}`, expected {expected}", .path.display())]
+    ConfigKey {
+        /// The path of the file with models.
+        path: PathBuf,
+        /// The number of the line, counted from 1.
+        line: usize,
+        /// The unknown key.
+        key: String,
+        /// The keys that the file can have at this place.
+        expected: &'static str,
+    },
+    /// A key in the file with models has an invalid value.
+    #[error("line {line} of `{}` has an invalid value of `{key}`: {why}", .path.display())]
+    ConfigValue {
+        /// The path of the file with models.
+        path: PathBuf,
+        /// The number of the line, counted from 1.
+        line: usize,
+        /// The key of the invalid value.
+        key: String,
+        /// The reason, as the parser of the flag with the same name reports it.
+        why: String,
+    },
+    /// A model in the file with models has no path.
+    #[error("the model in line {line} of `{}` has no `path`, expected a folder, a file or a name on the hub", .path.display())]
+    ConfigPath {
+        /// The path of the file with models.
+        path: PathBuf,
+        /// The number of the line in which the model begins, counted from 1.
+        line: usize,
+    },
+    /// The file with models contains no model.
+    #[error("`{}` contains no model, expected a table `[[model]]` for each model", .path.display())]
+    ConfigEmpty {
+        /// The path of the file with models.
+        path: PathBuf,
+    },
     /// The system cannot start the threads of the server.
     #[error("the server cannot start its threads")]
     Threads(#[source] io::Error),

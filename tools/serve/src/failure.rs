@@ -12,6 +12,7 @@ use generate::{TemplateError, TemplatePlace};
 use serde_json::{Value, json};
 use tracewright::ModelError;
 use tracewright::embed::EmbedError;
+use tracewright::footprint::readable;
 
 /// The text about an error that concerns only the operator of the server.
 const HIDDEN: &str = "the server failed; its log has the reason";
@@ -80,6 +81,16 @@ pub enum Failure {
     Busy { most: usize },
     #[error("the model `{name}` cannot be loaded: {why}")]
     Load { name: String, why: String },
+    #[error(
+        "the model `{name}` needs {} of memory, but all models together may need only {}; serve it with a shorter \
+         context or fewer slots, or allow more memory",
+        readable(*.needs), readable(*.limit)
+    )]
+    Memory { name: String, needs: u64, limit: u64 },
+    #[error(
+        "the model `{name}` waits for the memory of models that are in use; send the request again later"
+    )]
+    Crowded { name: String },
     /// Any other error of the model, which the request may have caused.
     #[error("{}", causes(.0.as_ref()))]
     Of(Arc<ModelError>),
@@ -149,7 +160,8 @@ impl Failure {
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::TooSlow { .. } => StatusCode::REQUEST_TIMEOUT,
             Self::ContentType { .. } | Self::Encoding { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Self::Busy { .. } | Self::Stopping => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Busy { .. } | Self::Crowded { .. } | Self::Stopping => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Memory { .. } => StatusCode::INSUFFICIENT_STORAGE,
             Self::Load { .. } | Self::Server { .. } => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Of(error) if !is_of_request(error) => StatusCode::INTERNAL_SERVER_ERROR,
             _ => StatusCode::BAD_REQUEST,
@@ -187,10 +199,12 @@ impl Failure {
             Self::Path { .. } => "not_found",
             Self::Method { .. } => "method_not_allowed",
             Self::Model { .. } => "model_not_found",
+            Self::Stored { .. } => "response_not_found",
             Self::Context { .. } => "context_length_exceeded",
             Self::Kind { .. } => "unsupported_model",
             Self::Template { .. } => "invalid_messages",
-            Self::Busy { .. } => "overloaded",
+            Self::Busy { .. } | Self::Crowded { .. } => "overloaded",
+            Self::Memory { .. } => "insufficient_memory",
             Self::Stopping => "server_stopping",
             Self::Load { .. } => "model_not_loaded",
             Self::Of(error) if is_of_request(error) => "invalid_value",
@@ -199,7 +213,6 @@ impl Failure {
         }
     }
 
-            Self::Stored { .. } => "response_not_found",
     /// Returns the name of the request field that is invalid.
     pub fn param(&self) -> Option<String> {
         match self {
@@ -286,7 +299,7 @@ impl Failure {
         let mut response = (self.status(), Json(body)).into_response();
         let header = match self {
             Self::NoKey | Self::WrongKey => Some((header::WWW_AUTHENTICATE, "Bearer")),
-            Self::Busy { .. } => Some((header::RETRY_AFTER, "1")),
+            Self::Busy { .. } | Self::Crowded { .. } => Some((header::RETRY_AFTER, "1")),
             // The server closes the connection, because it does not read the rest of the body.
             Self::TooLarge { .. } | Self::TooSlow { .. } => Some((header::CONNECTION, "close")),
             _ => None,

@@ -28,6 +28,16 @@ const IDLE: Duration = Duration::from_millis(500);
 /// The time in which clients receive the last events of cut answers.
 const LAST: Duration = Duration::from_secs(2);
 
+/// An answer to the question of a running server what comes next.
+pub enum ServerEvent {
+    /// The server continues.
+    None,
+    /// The server serves these models from now on.
+    Models(Vec<ServedModel>),
+    /// The server stops.
+    Stop,
+}
+
 /// A server that listens on a port, but does not accept connections yet.
 pub struct Server {
     listener: TcpListener,
@@ -49,15 +59,15 @@ impl Server {
         self.address
     }
 
-    /// Answers requests until `stop` returns true. After `stop` has returned true, the server waits
-    /// until the running answers end, at most for the time [`ServeOptions::drain`].
+    /// Answers requests until `next` returns [`ServerEvent::Stop`]. Then the server waits until the running answers
+    /// end, at most for the time [`ServeOptions::drain`].
     pub fn run(
         self,
         models: Vec<ServedModel>,
         options: ServeOptions,
-        stop: impl Fn() -> bool,
+        next: impl FnMut() -> ServerEvent,
     ) -> Result<(), ServeError> {
-        let models = Models::new(models, options.keep_alive);
+        let models = Models::new(models, options.keep_alive, options.memory_limit);
         let app = App::new(models, options, self.address.ip().is_loopback());
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -66,14 +76,14 @@ impl Server {
             .enable_all()
             .build()
             .map_err(ServeError::Threads)?;
-        let result = runtime.block_on(self.serve(Arc::new(app), stop));
+        let result = runtime.block_on(self.serve(Arc::new(app), next));
         // Some threads may still run although no client waits for their results. For example, a
         // thread may load a model.
         runtime.shutdown_timeout(Duration::from_secs(1));
         result
     }
 
-    async fn serve(self, app: Arc<App>, stop: impl Fn() -> bool) -> Result<(), ServeError> {
+    async fn serve(self, app: Arc<App>, mut next: impl FnMut() -> ServerEvent) -> Result<(), ServeError> {
         let Self { listener, address } = self;
         let failed = |source| ServeError::Listen { address: address.to_string(), source };
         let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
@@ -86,7 +96,12 @@ impl Server {
         let graceful = GracefulShutdown::new();
         let mut look = tokio::time::interval(LOOK);
         let idle = tokio::spawn(unload_idle(app.clone()));
-        while !stop() {
+        loop {
+            match next() {
+                ServerEvent::None => {}
+                ServerEvent::Models(models) => app.models.replace(models),
+                ServerEvent::Stop => break,
+            }
             let accepted = tokio::select! {
                 _ = look.tick() => continue,
                 accepted = accept(&listener, &places) => accepted,

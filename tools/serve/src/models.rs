@@ -13,20 +13,32 @@ use tracewright::Model;
 use crate::ServeError;
 use crate::failure::{Failure, causes};
 use crate::ids::now;
+use crate::memory::{HeldMemory, MemoryLedger};
 use crate::sync::lock;
 
 /// A function that opens a model of the server. The server calls `OpenModel` on a thread that may block.
 pub type OpenModel = Box<dyn Fn() -> Result<Model, Box<dyn Error + Send + Sync>> + Send + Sync>;
 
+/// A function that predicts the memory of a model in bytes, without opening it.
+pub type PredictMemory = Box<dyn Fn() -> Result<u64, Box<dyn Error + Send + Sync>> + Send + Sync>;
+
 /// A model of the server, which requests select by name.
 pub struct ServedModel {
     /// The name by which requests select the model.
     pub name: String,
+    /// Other names by which requests select the model.
+    pub aliases: Vec<String>,
+    /// All options of the model. If a later list has a model with the same name and settings, it stays loaded.
+    pub settings: String,
+    /// The time without requests after which the server unloads the model; `None` for the server's time.
+    pub keep_alive: Option<Duration>,
     /// The function that opens the model.
     pub open: OpenModel,
+    /// The function that predicts the model's memory, which only a server with a limit calls.
+    pub memory: PredictMemory,
 }
 
-/// Checks that no two models have the same name.
+/// Checks that no two models have the same name or alias.
 pub fn check_names(names: &[String]) -> Result<(), ServeError> {
     let again = names.iter().enumerate().find(|(i, name)| names[..*i].contains(name));
     again.map_or(Ok(()), |(_, name)| Err(ServeError::Name { name: name.clone() }))
@@ -37,6 +49,7 @@ pub struct Loaded {
     pub name: String,
     pub model: Model,
     pieces: OnceLock<Vec<Vec<u8>>>,
+    memory: Option<HeldMemory>,
     /// Dropped after `model`, and then another thread frees the model.
     gate: Option<Sender<()>>,
 }
@@ -45,12 +58,14 @@ impl Drop for Loaded {
     /// Freeing a model waits for its engine thread, which the threads for network traffic must not do.
     fn drop(&mut self) {
         let ((gate, model_is_dropped), model) = (channel::<()>(), self.model.clone());
+        let memory = self.memory.take();
         if let Ok(runtime) = Handle::try_current() {
             self.gate = Some(gate);
             runtime.spawn_blocking(move || {
                 // Ends with an error, because nothing is sent.
                 let _ = model_is_dropped.recv();
                 drop(model);
+                drop(memory);
             });
         }
     }
@@ -101,7 +116,13 @@ struct InUse {
 
 struct Entry {
     name: String,
+    aliases: Vec<String>,
+    settings: String,
     open: OpenModel,
+    memory: PredictMemory,
+    predicted: OnceLock<u64>,
+    /// The time without requests after which the server unloads the model, unless a request sets another.
+    usual_keep_alive: Option<Duration>,
     /// Held while the model is opened.
     opening: tokio::sync::Mutex<()>,
     used: Mutex<Option<InUse>>,
@@ -123,26 +144,60 @@ pub struct ListedModel {
 /// All models of a server.
 #[derive(Clone)]
 pub struct Models {
-    entries: Arc<Vec<Arc<Entry>>>,
-    /// The time without requests after which the server unloads a model, unless a request sets another.
+    entries: Arc<Mutex<Vec<Arc<Entry>>>>,
+    /// The time without requests after which the server unloads a model that sets no other.
     keep_alive: Option<Duration>,
+    /// The most bytes of all loaded models.
+    limit: Option<u64>,
+    ledger: Arc<MemoryLedger>,
+    /// Held while a model waits for the memory of others.
+    making_room: Arc<tokio::sync::Mutex<()>>,
     /// The time when the server started, in seconds since 1970.
     pub since: u64,
 }
 
 impl Models {
-    pub fn new(models: Vec<ServedModel>, keep_alive: Option<Duration>) -> Self {
-        let entry = |ServedModel { name, open }| {
-            let (opening, used) = (tokio::sync::Mutex::default(), Mutex::default());
-            let (keep_alive, last) = (Mutex::new(keep_alive), Mutex::default());
-            Arc::new(Entry { name, open, opening, used, last, keep_alive })
+    pub fn new(models: Vec<ServedModel>, keep_alive: Option<Duration>, limit: Option<u64>) -> Self {
+        let (entries, ledger, making_room) = (Arc::default(), Arc::default(), Arc::default());
+        let models_of = Self { entries, keep_alive, limit, ledger, making_room, since: now() };
+        models_of.replace(models);
+        models_of
+    }
+
+    /// Serves other models from now on. A model with the same name and settings stays loaded, and running answers of the
+    /// others end as usual.
+    pub fn replace(&self, models: Vec<ServedModel>) {
+        let mut entries = lock(&self.entries);
+        let entry = |model: ServedModel| {
+            let is_same = |old: &&Arc<Entry>| old.name == model.name && old.settings == model.settings;
+            entries.iter().find(is_same).cloned().unwrap_or_else(|| {
+                let usual_keep_alive = model.keep_alive.or(self.keep_alive);
+                let ServedModel { name, aliases, settings, open, memory, .. } = model;
+                Arc::new(Entry {
+                    name,
+                    aliases,
+                    settings,
+                    open,
+                    memory,
+                    predicted: OnceLock::new(),
+                    usual_keep_alive,
+                    opening: tokio::sync::Mutex::default(),
+                    used: Mutex::default(),
+                    last: Mutex::default(),
+                    keep_alive: Mutex::new(usual_keep_alive),
+                })
+            })
         };
-        let entries = Arc::new(models.into_iter().map(entry).collect());
-        Self { entries, keep_alive, since: now() }
+        let new = models.into_iter().map(entry).collect();
+        *entries = new;
+    }
+
+    fn entries(&self) -> Vec<Arc<Entry>> {
+        lock(&self.entries).clone()
     }
 
     pub fn list(&self) -> impl Iterator<Item = ListedModel> {
-        self.entries.iter().map(|entry| entry.listed())
+        self.entries().into_iter().map(|entry| entry.listed())
     }
 
     /// Returns the models that are loaded.
@@ -159,12 +214,13 @@ impl Models {
     /// that is not loaded waits until it is.
     pub async fn get(&self, name: Option<&str>) -> Result<Arc<Loaded>, Failure> {
         let entry = self.entry(name)?;
-        *lock(&entry.keep_alive) = self.keep_alive;
+        *lock(&entry.keep_alive) = entry.usual_keep_alive;
         if let Some(loaded) = entry.current() {
             return Ok(loaded);
         }
         // If the client disconnects, the server continues to load the model.
-        let task = tokio::spawn(async move { entry.load().await });
+        let models = self.clone();
+        let task = tokio::spawn(async move { entry.load(&models).await });
         task.await.unwrap_or_else(|error| Err(Failure::Server { why: error.to_string() }))
     }
 
@@ -186,7 +242,7 @@ impl Models {
 
     /// Unloads the models without running answers whose time without requests is over.
     pub fn unload_idle(&self) {
-        for entry in &*self.entries {
+        for entry in self.entries() {
             if entry.take_idle().is_some() {
                 tracing::info!("`{}` is unloaded, because no request names it", entry.name);
             }
@@ -194,18 +250,96 @@ impl Models {
     }
 
     fn entry(&self, name: Option<&str>) -> Result<Arc<Entry>, Failure> {
+        let entries = self.entries();
+        let is_of = |entry: &&Arc<Entry>, name: &str| {
+            entry.name == name || entry.aliases.iter().any(|one| one == name)
+        };
         let found = match name {
-            None => self.entries.first(),
-            Some(name) => self.entries.iter().find(|entry| entry.name == name),
+            None => entries.first(),
+            Some(name) => entries.iter().find(|entry| is_of(entry, name)),
         };
         found.cloned().ok_or_else(|| {
-            let known = self.entries.iter().map(|entry| entry.name.clone()).collect();
+            let known = entries.iter().map(|entry| entry.name.clone()).collect();
             Failure::Model { name: shortened(escaped(name.unwrap_or_default()), 200), known }
         })
     }
 }
 
+/// The time that a request waits for other models to end their answers.
+const ROOM: Duration = Duration::from_secs(20);
+
+/// The server looks at this interval for a model without running answers.
+const LOOK: Duration = Duration::from_millis(100);
+
+impl Models {
+    /// Takes the memory of a model. If it is more than the limit leaves, the server unloads the models that are idle for
+    /// the longest time.
+    ///
+    /// `start` is when the request began to wait.
+    async fn room(&self, entry: &Arc<Entry>, start: Instant) -> Result<Option<HeldMemory>, Failure> {
+        let Some(limit) = self.limit else { return Ok(None) };
+        let begun = Instant::now();
+        let needs = entry.predicted().await?;
+        let mut start = start + begun.elapsed();
+        let refuse = || Failure::Memory { name: entry.name.clone(), needs, limit };
+        if needs > limit {
+            return Err(refuse());
+        }
+        let _turn = self.making_room.lock().await;
+        // The memory in use after all unloaded models are freed.
+        let mut expected = self.ledger.used();
+        loop {
+            if let Some(held) = self.ledger.take(needs, limit) {
+                return Ok(Some(held));
+            }
+            expected = expected.min(self.ledger.used());
+            let evicted = if expected.saturating_add(needs) > limit { self.evict(entry) } else { None };
+            if let Some((name, bytes)) = evicted {
+                tracing::info!("`{name}` is unloaded, because `{}` needs its memory", entry.name);
+                expected = expected.saturating_sub(bytes);
+                // Its engine gets time to end.
+                start = Instant::now();
+                continue;
+            }
+            if start.elapsed() > ROOM {
+                return Err(Failure::Crowded { name: entry.name.clone() });
+            }
+            // The memory of an unloaded model is free after its engine has ended.
+            let _ = tokio::time::timeout(LOOK, self.ledger.freed()).await;
+        }
+    }
+
+    /// Unloads the model without running answers that is idle for the longest time, and returns its name and its
+    /// bytes.
+    fn evict(&self, but: &Arc<Entry>) -> Option<(String, u64)> {
+        let idle = |entry: &Arc<Entry>| {
+            let used = entry.used();
+            let one = used.as_ref().filter(|one| Arc::strong_count(&one.loaded) == 1)?;
+            Some((one.since, entry.clone()))
+        };
+        let entries = self.entries();
+        let others = entries.iter().filter(|entry| !Arc::ptr_eq(entry, but));
+        let (_, entry) = others.filter_map(idle).min_by_key(|(since, _)| *since)?;
+        let taken = entry.used().take_if(|one| Arc::strong_count(&one.loaded) == 1);
+        let bytes = |one: InUse| one.loaded.memory.as_ref().map_or(0, HeldMemory::bytes);
+        taken.map(|one| (entry.name.clone(), bytes(one)))
+    }
+}
+
 impl Entry {
+    /// Predicts the memory of the model, once.
+    async fn predicted(self: &Arc<Self>) -> Result<u64, Failure> {
+        if let Some(&bytes) = self.predicted.get() {
+            return Ok(bytes);
+        }
+        let (entry, name) = (self.clone(), self.name.clone());
+        let failed = |why: String| Failure::Load { name: name.clone(), why };
+        let predicted = tokio::task::spawn_blocking(move || (entry.memory)()).await;
+        let predicted = predicted.map_err(|error| failed(error.to_string()))?;
+        let bytes = predicted.map_err(|error| failed(causes(&*error)))?;
+        Ok(*self.predicted.get_or_init(|| bytes))
+    }
+
     fn used(&self) -> MutexGuard<'_, Option<InUse>> {
         lock(&self.used)
     }
@@ -239,7 +373,8 @@ impl Entry {
         used.take_if(|one| one.since.elapsed() >= keep_alive)
     }
 
-    async fn load(self: Arc<Self>) -> Result<Arc<Loaded>, Failure> {
+    async fn load(self: Arc<Self>, models: &Models) -> Result<Arc<Loaded>, Failure> {
+        let start = Instant::now();
         let _opening = self.opening.lock().await;
         if let Some(loaded) = self.current() {
             return Ok(loaded);
@@ -250,12 +385,14 @@ impl Entry {
             *self.used() = Some(InUse { loaded: loaded.clone(), since: Instant::now() });
             return Ok(loaded);
         }
+        let memory = models.room(&self, start).await?;
         let (opening, name) = (self.clone(), self.name.clone());
         let failed = |why: String| Failure::Load { name: name.clone(), why };
         let opened = tokio::task::spawn_blocking(move || (opening.open)()).await;
         let opened = opened.map_err(|error| failed(error.to_string()))?;
         let model = opened.map_err(|error| failed(causes(&*error)))?;
-        let loaded = Arc::new(Loaded { name: self.name.clone(), model, pieces: OnceLock::new(), gate: None });
+        let pieces = OnceLock::new();
+        let loaded = Arc::new(Loaded { name: self.name.clone(), model, pieces, memory, gate: None });
         *lock(&self.last) = Arc::downgrade(&loaded);
         *self.used() = Some(InUse { loaded: loaded.clone(), since: Instant::now() });
         Ok(loaded)

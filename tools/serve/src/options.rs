@@ -32,6 +32,8 @@ pub struct ServeOptions {
     pub read_timeout: Duration,
     /// The time without requests after which the server unloads a model. `None` keeps each loaded model.
     pub keep_alive: Option<Duration>,
+    /// The most bytes of memory that all loaded models need, as predicted. `None` sets no limit.
+    pub memory_limit: Option<u64>,
     /// The longest time that the server waits for running answers after the server has stopped
     /// accepting requests.
     pub drain: Duration,
@@ -49,6 +51,7 @@ impl Default for ServeOptions {
             max_requests: 1024,
             read_timeout: Duration::from_secs(30),
             keep_alive: None,
+            memory_limit: None,
             drain: Duration::from_secs(30),
         }
     }

@@ -16,6 +16,8 @@ pub const CAUGHT: &str = "text";
 /// The number of the signal that Ctrl-C sends.
 const SIGINT: u8 = 2;
 
+const SIGHUP: u8 = 1;
+
 /// The interrupt flag, which Ctrl-C, SIGTERM and SIGHUP set. Long operations check the interrupt flag,
 /// and stop if the flag is set.
 #[derive(Clone, Default)]
@@ -26,6 +28,10 @@ pub struct Interrupt {
     /// Whether the program is only waiting for the user's next input. While the program waits for
     /// input, the first Ctrl-C ends the process.
     idle: Arc<AtomicBool>,
+    /// Whether SIGHUP asks the program to read its options again, and not to end.
+    reloads: Arc<AtomicBool>,
+    /// Whether SIGHUP has arrived since the program read its options.
+    hung_up: Arc<AtomicBool>,
 }
 
 impl Interrupt {
@@ -34,6 +40,10 @@ impl Interrupt {
     pub fn listen(&self) {
         let interrupt = self.clone();
         let handler = on_signal(move |signal| {
+            if signal == SIGHUP && interrupt.reloads.load(Ordering::SeqCst) {
+                interrupt.hung_up.store(true, Ordering::SeqCst);
+                return;
+            }
             interrupt.signal.store(signal, Ordering::SeqCst);
             if interrupt.asked.swap(true, Ordering::SeqCst) || interrupt.idle.load(Ordering::SeqCst) {
                 std::process::exit(code(signal).into());
@@ -48,6 +58,16 @@ impl Interrupt {
     /// as shells report it. The result is `None` if no signal has arrived.
     pub fn exit_code(&self) -> Option<u8> {
         self.is_set().then(|| code(self.signal.load(Ordering::SeqCst)))
+    }
+
+    /// From now on, SIGHUP asks the program to read its options again.
+    pub fn reload_on_hangup(&self) {
+        self.reloads.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether SIGHUP has arrived since the last call.
+    pub fn take_hangup(&self) -> bool {
+        self.hung_up.swap(false, Ordering::SeqCst)
     }
 
     pub fn is_set(&self) -> bool {

@@ -6,6 +6,7 @@ mod audio;
 mod chat;
 mod client;
 mod clients;
+mod config;
 mod constraints;
 mod continuing;
 mod ends;
