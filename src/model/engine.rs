@@ -18,6 +18,7 @@ use models::fit::OpenWarning;
 use models::{ModelKind, Opened};
 use program::LoadedNetwork;
 use runtime::Transfers;
+use targets::DeviceName;
 
 use super::source::{BuildInfo, Ready, Source, build_checkpoint, open_export};
 use super::tiles::{self, KnownTiles};
@@ -540,11 +541,14 @@ impl Running<'_> {
     }
 }
 
+/// Below so many tokens per call, reading the weights takes more time than multiplying them.
+const ROWS: usize = 128;
+
 struct Embeddings<'a> {
     from: Origin<'a>,
     model: &'a Opened,
-    /// The programs that were built so far, by the most tokens per text.
-    programs: BTreeMap<usize, Ready>,
+    /// The programs that were built so far, by the most tokens per text and the texts per call.
+    programs: BTreeMap<(usize, usize), Ready>,
 }
 
 impl Embeddings<'_> {
@@ -563,7 +567,8 @@ impl Embeddings<'_> {
         }
     }
 
-    /// The program depends on a text's own length only, so its embedding does not depend on other texts.
+    /// The length of a text's program depends on the text alone. The texts per call change no bits of an
+    /// embedding.
     fn embed(&mut self, job: EmbedJob) -> Result<Embedded, ModelError> {
         let EmbedJob { mut tokens, first } = job;
         let (most, vocabulary) = (self.model.max_context(), self.model.vocabulary());
@@ -576,10 +581,12 @@ impl Embeddings<'_> {
         }
         let mut all = Embedded { embeddings: vec![Vec::new(); tokens.len()], ..Embedded::default() };
         for (length, texts) in lengths {
-            let ready = match self.programs.entry(length) {
+            let batch = self.batch(length, texts.len());
+            let ready = match self.programs.entry((length, batch)) {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(entry) => {
-                    let options = OpenOptions { context: Some(length), ..self.from.options.clone() };
+                    let options =
+                        OpenOptions { context: Some(length), slots: batch, ..self.from.options.clone() };
                     entry.insert(self.from.program(self.model, &options, false)?)
                 }
             };
@@ -593,5 +600,15 @@ impl Embeddings<'_> {
             all.build = Some(ready.build.clone());
         }
         Ok(all)
+    }
+
+    /// So many short texts per call that a matrix is read for some [`ROWS`] tokens at once, if there are as many
+    /// texts. Without Tracewright's kernels, the bits may depend on the texts per call, so one text stays one.
+    fn batch(&self, length: usize, texts: usize) -> usize {
+        let options = &self.from.options;
+        let joined = (ROWS / length).max(1);
+        let is_invariant = options.numeric.kernels != Some(false) && options.plugin.is_none();
+        let is_cpu = options.device.is_none_or(|device| device == DeviceName::CPU);
+        if options.slots <= 1 && is_invariant && is_cpu && texts >= joined { joined } else { options.slots }
     }
 }

@@ -3,12 +3,14 @@
 use ops::{Array, ArrayError};
 use trace::{Role, Signature};
 
-use crate::plan::rounded_up;
 use crate::{CallError, Program};
 
-/// A power of two, so that only a few modules are compiled, but at most `longest`.
+/// A power of two, or the middle of two powers, so that only a few modules are compiled; at least 24, and at most
+/// `longest`.
 pub fn length_for(tokens: usize, longest: usize) -> usize {
-    rounded_up(tokens, 32, longest)
+    let above = tokens.checked_next_power_of_two().unwrap_or(longest);
+    let middle = above / 4 * 3;
+    (if tokens <= middle { middle } else { above }).max(24).min(longest)
 }
 
 /// Finds a program's arguments and results by their roles.

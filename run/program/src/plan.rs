@@ -255,6 +255,6 @@ fn computed_in(wanted: Option<ElementType>) -> Result<ElementType, PlanError> {
 }
 
 /// The smallest `least` · 2ⁿ ≥ `tokens`, limited to `longest`.
-pub fn rounded_up(tokens: usize, least: usize, longest: usize) -> usize {
+fn rounded_up(tokens: usize, least: usize, longest: usize) -> usize {
     tokens.checked_next_power_of_two().unwrap_or(longest).max(least).min(longest)
 }

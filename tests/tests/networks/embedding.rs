@@ -111,6 +111,6 @@ fn sizes_that_the_model_does_not_allow() {
         assert!(matches!(error, PlanError::Length { longest: 40, .. }), "{error}");
     }
     assert!(matches!(refused(Some(I8), 40), PlanError::Element(I8)));
-    let lengths = [1, 32, 33, 64, 65, 900].map(|tokens| length_for(tokens, 100));
-    assert_eq!(lengths, [32, 32, 64, 64, 100, 100]);
+    let lengths = [1, 24, 25, 32, 33, 48, 49, 65, 97, 900].map(|tokens| length_for(tokens, 100));
+    assert_eq!(lengths, [24, 24, 32, 32, 48, 48, 64, 96, 100, 100]);
 }

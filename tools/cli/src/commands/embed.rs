@@ -45,11 +45,12 @@ pub struct Arguments {
 /// The options of commands that read whole texts.
 #[derive(Args, Clone)]
 pub struct EncoderArguments {
-    /// Number of tokens to which each text is padded or cut [default: its own length, rounded up to a power of
-    /// two; texts are cut at the model's limit]
+    /// Number of tokens to which each text is padded or cut [default: its own length, rounded up to 24, 32, 48,
+    /// 64, 96, 128 and so on; texts are cut at the model's limit]
     #[arg(long, value_name = "N")]
     pub length: Option<usize>,
-    /// Number of texts that a call embeds in parallel
+    /// Number of texts that a call embeds in parallel. With 1, a call on the CPU embeds several short texts, if
+    /// there are so many
     #[arg(long, value_name = "N", value_parser = batch, default_value = "1")]
     pub batch: NonZeroUsize,
     /// Number of worker threads; 0 uses all cores
@@ -97,8 +98,8 @@ mod run {
     use crate::load::{self, Tools};
     use crate::plugins;
 
-    /// Between two checks for an interrupt.
-    const CALLS: usize = 16;
+    /// Tokens between two checks for an interrupt: so many that most calls embed texts of similar length.
+    const TOKENS: usize = 4096;
 
     impl Arguments {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
@@ -124,8 +125,7 @@ mod run {
             let model = opening.build()?;
 
             let mut embedded = Embedded::default();
-            // So many that most calls embed texts of similar length.
-            for texts in texts.tokens.chunks(self.encoder.batch.get() * CALLS) {
+            for texts in parts(&texts.tokens) {
                 interrupt.check()?;
                 let new = model.embed_tokens(texts.to_vec());
                 let new = new.map_err(|error| match tools.take() {
@@ -163,6 +163,20 @@ mod run {
         fn prints_lines(&self) -> bool {
             !self.json && self.npy.is_none()
         }
+    }
+
+    /// Each part has [`TOKENS`] tokens, or a few more.
+    fn parts(mut texts: &[Vec<u32>]) -> impl Iterator<Item = &[Vec<u32>]> {
+        std::iter::from_fn(move || {
+            let mut tokens = 0;
+            let whole = texts.iter().position(|text| {
+                tokens += text.len();
+                tokens >= TOKENS
+            });
+            let (part, rest) = texts.split_at(whole.map_or(texts.len(), |last| last + 1));
+            texts = rest;
+            (!part.is_empty()).then_some(part)
+        })
     }
 
     /// The tokens of the texts, and the maximum number of tokens per text that the model supports.
