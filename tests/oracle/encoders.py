@@ -117,14 +117,74 @@ def write_folder(out, seed, model_type, tokens, pooling=None, dense=(), normaliz
         publish(out)
 
 
+def sizes(rng, heads, features):
+    """Those that all families have, and what follows the network."""
+    common = dict(
+        hidden_size=heads * features, num_attention_heads=heads, num_hidden_layers=rng.randrange(1, 5), intermediate_size=rng.randrange(17, 70), max_position_embeddings=LONGEST + rng.randrange(2, 30),
+        initializer_range=rng.choice([0.02, 0.05]),
+    )
+    modes = ["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
+    pooling = rng.choice(modes) if rng.random() < 0.7 else rng.sample(modes, rng.randrange(2, 4))
+    functions = [torch.nn.Identity, torch.nn.Tanh, torch.nn.GELU, torch.nn.ReLU, torch.nn.Sigmoid]
+    dense = [(rng.randrange(17, 60), rng.random() < 0.6, rng.choice(functions)()) for _ in range(rng.choice([0, 0, 1, 2]))]
+    published = not dense and pooling in modes[:4] and rng.random() < 0.5
+    return common | dict(pooling=pooling, dense=dense, normalize=rng.random() < 0.7, published=published, prompts={} if published else PROMPTS)
+
+
+def bases(rng):
+    base = lambda *choices: {"rope_type": "default", "rope_theta": rng.choice(choices)}
+    return {FULL: base(160000.0, 5000.0), SLIDING: base(10000.0, 100.0)}
+
+
+def bert(rng):
+    return sizes(rng, rng.randrange(1, 5), rng.randrange(5, 17)) | dict(
+        model_type="bert", tokens=BERT, type_vocab_size=rng.choice([2, 2, 3]), layer_norm_eps=rng.choice([1e-12, 1e-5]), pairs=rng.random() < 0.4,
+    )
+
+
+def xlm_roberta(rng):
+    padding = rng.choice([0, 1, 3])
+    common = sizes(rng, rng.randrange(1, 5), rng.randrange(5, 17))
+    return common | dict(
+        model_type=rng.choice(["xlm-roberta", "roberta"]), tokens=ROBERTA, type_vocab_size=1, pad_token_id=padding, layer_norm_eps=rng.choice([1e-12, 1e-5]),
+        max_position_embeddings=common["max_position_embeddings"] + padding + 1, pairs=rng.random() < 0.4,
+    )
+
+
+def modernbert(rng):
+    return sizes(rng, rng.randrange(1, 5), 2 * rng.randrange(3, 9)) | dict(
+        model_type="modernbert", tokens=BERT, num_hidden_layers=rng.randrange(1, 6), local_attention=2 * rng.randrange(2, 10), global_attn_every_n_layers=rng.randrange(1, 4), pad_token_id=0,
+        rope_parameters=bases(rng), norm_bias=rng.random() < 0.3, attention_bias=rng.random() < 0.3, mlp_bias=rng.random() < 0.3, norm_eps=rng.choice([1e-5, 1e-6]),
+        pairs=rng.random() < 0.4, classifier_pooling=rng.choice(["cls", "mean"]), classifier_bias=rng.random() < 0.3,
+    )
+
+
+def nomic_bert(rng):
+    return sizes(rng, rng.randrange(1, 5), 2 * rng.randrange(3, 9)) | dict(
+        model_type="nomic_bert", tokens=BERT, type_vocab_size=rng.choice([1, 2]), layer_norm_eps=rng.choice([1e-12, 1e-5]), rope_parameters=bases(rng)[FULL],
+    )
+
+
+def qwen3_embedding(rng):
+    groups, keys = rng.randrange(1, 4), rng.randrange(1, 3)
+    return sizes(rng, groups * keys, rng.randrange(5, 12)) | dict(
+        model_type="qwen3", tokens=QWEN, num_key_value_heads=keys, head_dim=2 * rng.randrange(3, 9), pad_token_id=2, rope_parameters=bases(rng)[FULL], rms_norm_eps=rng.choice([1e-5, 1e-6]),
+        attention_bias=rng.random() < 0.3,
+    )
+
+
+FAMILIES = {f.__name__: f for f in (bert, xlm_roberta, modernbert, nomic_bert, qwen3_embedding)}
+
+
 def texts_of(rng, tokenizer, lengths, prompts):
     texts = [{"text": text_of(rng, tokenizer, length)} for length in lengths]
     texts += [{"text": text_of(rng, tokenizer, 9), "prompt": prompt} for prompt in prompts]
     return texts + [{"text": text_of(rng, tokenizer, LONGEST + 13)}]
 
 
-def write(out, seed, case, lengths=(4, 5, 7, 12, LONGEST)):
-    """A folder with its golden files: texts of several lengths, with prompts, and one that is cut; or pairs of texts."""
+def write(out, seed, case, lengths=(4, 5, 7, 12, LONGEST), documents=(4, 9, 17, 23)):
+    """A folder with its golden files: texts of several lengths, with prompts, and one that is cut; or pairs of texts, the second of so
+    many tokens."""
     start = time.time()
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
@@ -134,7 +194,7 @@ def write(out, seed, case, lengths=(4, 5, 7, 12, LONGEST)):
     if case.get("pairs"):
         model = CrossEncoder(str(out), **options)
         tokenizer = model.tokenizer
-        pairs = [(text_of(rng, tokenizer, 9), text_of(rng, tokenizer, length)) for length in (4, 9, 17, 23)] + [(text_of(rng, tokenizer, 20), text_of(rng, tokenizer, 53))]
+        pairs = [(text_of(rng, tokenizer, 9), text_of(rng, tokenizer, length)) for length in documents] + [(text_of(rng, tokenizer, 20), text_of(rng, tokenizer, 53))]
         texts = []
         for i, (first, second) in enumerate(pairs):
             encoded = tokenizer(first, second, truncation="longest_first", max_length=LONGEST)
@@ -155,7 +215,7 @@ def write(out, seed, case, lengths=(4, 5, 7, 12, LONGEST)):
         width = len(tensors["texts.0.embedding"])
     head = dict(
         reference=f"sentence-transformers {sentence_transformers.__version__}, {REFERENCE.split(', greedy')[0]}, one text at a time", name=out.name, seed=seed, storage="f32",
-        vocab_size=json.loads((out / "config.json").read_text())["vocab_size"], hidden_size=SMALL["hidden_size"], embedding_size=width, max_length=LONGEST,
+        vocab_size=json.loads((out / "config.json").read_text())["vocab_size"], hidden_size=case.get("hidden_size", SMALL["hidden_size"]), embedding_size=width, max_length=LONGEST,
     )
     lines = ",\n    ".join(json.dumps(entry, ensure_ascii=False) for entry in texts)
     (out / "golden.json").write_text(json.dumps(head, indent=2)[:-2] + f',\n  "texts": [\n    {lines}\n  ]\n}}\n', encoding="utf-8")

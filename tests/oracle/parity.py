@@ -513,7 +513,9 @@ def families_of_fixtures():
 
 
 LANGUAGE_MODELS |= dict(families_of_fixtures())
-EMBEDDINGS = {f.__name__: f for f in (embeddinggemma,)}
+# Those of encoders.py, which takes a while to load.
+ENCODERS = ["bert", "xlm_roberta", "modernbert", "nomic_bert", "qwen3_embedding"]
+EMBEDDINGS = {f.__name__: f for f in (embeddinggemma,)} | dict.fromkeys(ENCODERS)
 STORAGES = ["f32", "f32", "f16", "bf16"]
 
 
@@ -535,7 +537,12 @@ def write_language_model(out, seed, rng, family, narrow):
 def write_embedding(out, seed, rng, family):
     # Not before it is needed: sentence-transformers takes a while to load.
     import embedding
+    import encoders
 
+    if family in ENCODERS:
+        case = encoders.FAMILIES[family](rng)
+        encoders.write(out, seed, case, lengths=sorted({3, 4, encoders.LONGEST, *(rng.randrange(5, encoders.LONGEST) for _ in range(4))}), documents=[rng.randrange(3, 24) for _ in range(49)])
+        return
     embedding.write(out, seed, embedding.random_case(rng, EMBEDDINGS[family](rng), rng.choice(STORAGES)))
 
 
