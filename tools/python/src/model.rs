@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use numpy::{PyArray2, PyReadonlyArray1};
+use numpy::{PyArray1, PyArray2, PyReadonlyArray1};
 use pyo3::exceptions::{PyTypeError, PyUserWarning};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
@@ -161,6 +161,23 @@ impl PyModel {
             model.embed(&texts, prompt.as_deref())
         })?;
         matrix(py, &rows)
+    }
+
+    /// Returns the score of each document for a query as float32 [documents], in the order of the documents.
+    fn rerank<'py>(
+        &self,
+        py: Python<'py>,
+        query: String,
+        documents: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyArray1<f32>>> {
+        let documents = options::texts("documents", documents)?;
+        let model = self.model()?;
+        let mut ranked = wait::result(py, move || {
+            let documents: Vec<&str> = documents.iter().map(String::as_str).collect();
+            model.rerank(&query, &documents)
+        })?;
+        ranked.sort_by_key(|one| one.index);
+        Ok(PyArray1::from_iter(py, ranked.into_iter().map(|one| one.score)))
     }
 
     /// Returns the logits after each token of a text as float32 [tokens, vocabulary].

@@ -65,6 +65,8 @@ class Model:
         """Renders a conversation with the model's chat template, and returns the prompt."""
     def embed(self, texts: str | Sequence[str], *, prompt: str | None = None) -> NDArray[np.float32]:
         """Returns the embeddings of texts as float32 [texts, features]."""
+    def rerank(self, query: str, documents: str | Sequence[str]) -> NDArray[np.float32]:
+        """Returns the score of each document for a query as float32 [documents], in the order of the documents."""
     def score(self, text: str | Sequence[int] | NDArray[np.uint32]) -> NDArray[np.float32]:
         """Returns the logits after each token of a text as float32 [tokens, vocabulary]."""
     def encode(self, text: str, *, special: bool = True) -> list[int]:

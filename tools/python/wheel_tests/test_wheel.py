@@ -155,6 +155,19 @@ class Answers(unittest.TestCase):
                 expected = np.stack([reference[f"texts.{number}.embedding"] for number, _ in rows])
                 np.testing.assert_allclose(embeddings, expected, atol=1e-5)
 
+    def test_scores_are_those_of_sentence_transformers(self) -> None:
+        folder = FIXTURES / "bert-score"
+        texts = json.loads((folder / "golden.json").read_text())["texts"]
+        reference = tensors(folder / "golden.safetensors")
+        with opened(folder) as model:
+            for number, text in enumerate(texts):
+                scores = model.rerank(text["text"], [text["text"], text["second"]])
+                self.assertEqual((scores.shape, scores.dtype), ((2,), np.float32))
+                np.testing.assert_allclose(scores[1:], reference[f"texts.{number}.score"], atol=1e-5)
+            with self.assertRaises(TracewrightError) as caught:
+                model.embed("Once upon a time")
+            self.assertEqual(caught.exception.code, "TW0823")
+
 
 class Threads(unittest.TestCase):
     @classmethod
