@@ -33,6 +33,8 @@ pub mod vectors;
 mod documents {
     #[doc = include_str!("../../docs/guides/distributed.md")]
     struct Distributed;
+    #[doc = include_str!("../../docs/guides/embed.md")]
+    struct Embed;
     #[doc = include_str!("../../docs/guides/gguf.md")]
     struct Gguf;
     #[doc = include_str!("../../docs/guides/images.md")]
