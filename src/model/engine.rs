@@ -11,108 +11,20 @@ use std::time::{Duration, Instant};
 
 use generate::{
     Batch, Budgeted, DraftModel, Drafter, Executor, Finish, GenerateError, Generated, Lookup, MtpDrafter,
-    Network, Prompt, Reply, SavedSequence, Session, TokenLogprobs, TokenOptions, Tokenizer, check_tokens,
+    Network, Reply, SavedSequence, Session, TokenLogprobs, Tokenizer, check_tokens,
 };
 use irpa::{Archive, ModelFiles};
-use models::fit::OpenWarning;
 use models::{ModelKind, Opened};
 use program::LoadedNetwork;
 use runtime::Transfers;
 use targets::DeviceName;
 
+use super::jobs::{Completion, EmbedJob, Embedded, GenerateJob, Job, Listener, ModelInfo, TextEvent};
 use super::source::{BuildInfo, Ready, Source, build_checkpoint, open_export};
 use super::tiles::{self, KnownTiles};
 use super::{ModelError, OpenOptions, Speculation};
 use crate::embed::{Embedder, check_texts, length_for};
 use crate::xla::StartedPlugins;
-
-pub(super) enum Job {
-    Generate(Box<GenerateJob>),
-    Score(Vec<u32>, Sender<Result<Vec<Vec<f32>>, ModelError>>),
-    Save(Vec<u32>, Sender<Result<SavedSequence, ModelError>>),
-    Load(Box<SavedSequence>, Sender<Result<(), ModelError>>),
-    Embed(EmbedJob, Sender<Result<Embedded, ModelError>>),
-    /// For each tile of images its patches. The answer has the vectors of all tiles, and the width of a vector.
-    See(Vec<Vec<f32>>, Sender<Result<(Vec<f32>, usize), ModelError>>),
-}
-
-/// Texts, or pairs of texts.
-pub(super) struct EmbedJob {
-    pub tokens: Vec<Vec<u32>>,
-    /// For each pair the tokens of its first text; empty if no network reads them.
-    pub first: Vec<usize>,
-}
-
-/// A sequence that the engine continues, and the listener that receives the pieces of its text.
-pub(super) struct GenerateJob {
-    pub prompt: Prompt,
-    pub options: TokenOptions,
-    pub stop: Vec<String>,
-    /// Another thread sets this flag to end the sequence.
-    pub cancelled: Arc<AtomicBool>,
-    /// The special tokens whose names appear in the generated text.
-    pub shown: Vec<String>,
-    pub listener: Listener,
-}
-
-/// A function that receives the events of a text, and returns whether the generation continues.
-pub(super) type Listener = Box<dyn FnMut(TextEvent) -> bool + Send>;
-
-/// An event of a text that the engine generates.
-pub enum TextEvent {
-    /// A new piece of text that no later token can change. A piece of text can be empty.
-    Piece(String),
-    /// The probabilities of tokens since the last event with some, if the options request them.
-    Logprobs(Vec<TokenLogprobs>),
-    /// The text has ended.
-    Done(Box<Completion>),
-    /// Generating the text has failed.
-    Failed(ModelError),
-}
-
-/// A text that the model has generated completely.
-#[derive(Clone, Debug)]
-pub struct Completion {
-    /// The generated text. Without a tokenizer, the text consists of token ids separated by spaces.
-    pub text: String,
-    /// The tokens of the text, the reason why the text ended, and the timings of the generation.
-    pub generated: Generated,
-    /// Whether a stop string ended the text. The text of all tokens is then longer than `text`.
-    pub is_cut: bool,
-    /// The number of tokens in the prompt, including the tokens whose state was reused.
-    pub prompt_tokens: usize,
-    /// The time until the first token, beginning when the sequence joined the batch.
-    pub first_token: Option<Duration>,
-    /// The bytes copied between host and device meanwhile, also for other sequences.
-    pub transfers: Transfers,
-}
-
-/// Contains the embeddings of texts, and the time that the computation took.
-#[derive(Clone, Debug, Default)]
-pub struct Embedded {
-    /// One embedding per text, each a list of f32 numbers.
-    pub embeddings: Vec<Vec<f32>>,
-    /// The total time of the network calls that computed the embeddings.
-    pub time: Duration,
-    /// Information about building the embedding network, or `None` if an earlier call built it.
-    pub build: Option<BuildInfo>,
-}
-
-/// Properties of an open model.
-#[derive(Clone, Debug)]
-pub struct ModelInfo {
-    /// The most tokens of prompt and answer, or of each text for an embedding model.
-    pub context: usize,
-    /// The number of token ids in the vocabulary.
-    pub vocabulary: usize,
-    /// The number of sequences that the model continues in parallel.
-    pub slots: usize,
-    /// Information about building and loading the model's network. For an embedding model the field is
-    /// `None`, because Tracewright builds an embedding network only when the length of the texts is known.
-    pub build: Option<BuildInfo>,
-    /// Warnings about the model's files.
-    pub warnings: Vec<OpenWarning>,
-}
 
 pub(super) struct Unbuilt {
     pub files: ModelFiles,
@@ -327,7 +239,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
             Job::Save(tokens, answer) => drop(answer.send(self.save(&tokens))),
             Job::Load(saved, answer) => drop(answer.send(self.load(*saved))),
             Job::Embed(_, answer) => drop(answer.send(Err(generates_text(self.from.files.path())))),
-            Job::See(tiles, answer) => drop(answer.send(self.see(&tiles))),
+            Job::See(patches, answer) => drop(answer.send(self.see(&patches))),
         }
     }
 
@@ -426,8 +338,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         }
     }
 
-    /// Computes one tile per call.
-    fn see(&mut self, tiles: &[Vec<f32>]) -> Result<(Vec<f32>, usize), ModelError> {
+    /// The vectors of a tile, and their width.
+    fn see(&mut self, patches: &[f32]) -> Result<(Vec<f32>, usize), ModelError> {
         let from = self.from;
         let refuse = || reads_text(from.files.path());
         let Source::Checkpoint(model) = from.source else { return Err(refuse()) };
@@ -437,10 +349,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
             None => from.program(&tower, &from.options.of_tower(), false)?,
         };
         let ready = self.tower.insert(ready);
-        let mut vectors = Vec::new();
-        for patches in tiles {
-            vectors.extend(self.known.get_or(patches, || tiles::see(&ready.program, vision, patches))?);
-        }
+        let vectors = self.known.get_or(patches, || tiles::see(&ready.program, vision, patches))?;
         Ok((vectors, vision.features))
     }
 

@@ -6,9 +6,10 @@ use std::thread::JoinHandle;
 
 use generate::{Chat, GenerationDefaults, SavedSequence, Tokenizer};
 
-use super::engine::{EmbedJob, Embedded, Job, ModelInfo, generates_text};
+use super::engine::generates_text;
 use super::error::ModelError;
 use super::image_prompt::ImageReader;
+use super::jobs::{EmbedJob, Embedded, Job, ModelInfo};
 use super::text::ModelText;
 
 /// An open model.

@@ -6,8 +6,9 @@ use std::sync::mpsc::channel;
 use generate::{Chat, Prompt};
 use pixels::{ImageLimits, Pixels};
 
-use super::engine::{Job, reads_text};
+use super::engine::reads_text;
 use super::image_prompt::ImagePrompt;
+use super::jobs::Job;
 use super::messages::{Message, MessagePart};
 use super::{Model, ModelError};
 
@@ -34,9 +35,15 @@ impl Model {
     /// Runs the vision tower, and returns a prompt for [`continue_prompt`](Self::continue_prompt). The first call
     /// builds the tower. Open the model with [`OpenOptions::images`](super::OpenOptions::images).
     pub fn see(&self, mut prompt: ImagePrompt) -> Result<Prompt, ModelError> {
-        let (answer, found) = channel();
-        self.inner.ask(Job::See(prompt.take_tiles(), answer))?;
-        let (features, width) = found.recv().map_err(|_| ModelError::Gone)??;
+        let (mut features, mut width) = (Vec::new(), 0);
+        // Between two tiles, the engine continues other sequences.
+        for tile in prompt.take_tiles() {
+            let (answer, found) = channel();
+            self.inner.ask(Job::See(tile, answer))?;
+            let vectors;
+            (vectors, width) = found.recv().map_err(|_| ModelError::Gone)??;
+            features.extend(vectors);
+        }
         Ok(prompt.with(&features, width))
     }
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 use generate::{Chat, Follow, GenerateOptions, Prompt, SchemaNote};
 
 use super::ModelError;
-use super::engine::{Completion, GenerateJob, Job, Listener, TextEvent};
 use super::handle::{Inner, Model};
+use super::jobs::{Completion, GenerateJob, Job, Listener, TextEvent};
 use super::messages::Message;
 
 impl Model {

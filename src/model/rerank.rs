@@ -2,9 +2,9 @@
 
 use std::sync::mpsc::channel;
 
-use super::engine::{EmbedJob, Embedded, Job};
 use super::error::ModelError;
 use super::handle::Model;
+use super::jobs::{EmbedJob, Embedded, Job};
 
 /// A document of [`Model::rerank`].
 #[derive(Clone, Copy, Debug, PartialEq)]

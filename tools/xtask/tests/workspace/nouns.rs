@@ -245,7 +245,11 @@ const OTHER_MEANINGS: &[(&[&str], &[&str], &str)] = &[
         &["entry.rs", "network.rs", "saved.rs", "snapshot.rs", "ahead.rs"],
         "of the state, for one position",
     ),
-    (&["slots"], &["engine.rs", "options.rs", "source.rs"], "the public option, as servers call it"),
+    (
+        &["slots"],
+        &["engine.rs", "jobs.rs", "options.rs", "source.rs"],
+        "the public option, as servers call it",
+    ),
     (&["slots"], &["constraint.rs"], "places for threads"),
     (&["reply"], &["reply.rs", "engine.rs", "lib.rs"], "the text of an answer"),
 ];
