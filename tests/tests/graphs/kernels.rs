@@ -130,11 +130,12 @@ fn bits(format: WeightFormat, case: usize) -> ActivationBits {
 }
 
 /// Products, of experts too, and lookups in the format at this index. As with extents, the short form tests all sizes of
-/// experts with the first format, and one in turn with each other.
+/// experts with the first format, and one in turn with each other that an option chooses.
 fn uses_of(place: usize, extents: &[[usize; 3]], format: WeightFormat) -> Calls {
     let mut all = products_of(extents, format);
     let cases = [[1, 2, 67, 32], [3, 2, 64, 16], [17, 3, 64, 48]].into_iter().enumerate();
-    let wanted = |case: usize| place == 0 || case == place % 3 || long::is_wanted();
+    let is_chosen = formats_around().any(|around| around == format);
+    let wanted = |case: usize| place == 0 || is_chosen && case == place % 3 || long::is_wanted();
     for (case, [places, chosen, inputs, outputs]) in cases.filter(|(case, _)| wanted(*case)) {
         let (seed, experts) = (1000 + 100 * case as u64, 5);
         let element = activations(format)[0];
@@ -504,8 +505,11 @@ fn planted_faults_are_found() {
             let found = sound.load(&calls.weights).violations(&calls);
             assert!(!found.is_empty(), "{format:?}: {what} is not found");
         }
-        let found = violations(&calls, &target, &one_round_less);
-        assert!(!found.is_empty(), "{format:?}: a loop that ends one round early is not found");
+        // The loop over a row's groups is that of all formats of integers.
+        if long::is_wanted() || [WeightFormat::F32, WeightFormat::Q8].contains(&format) {
+            let found = violations(&calls, &target, &one_round_less);
+            assert!(!found.is_empty(), "{format:?}: a loop that ends one round early is not found");
+        }
     }
 }
 
