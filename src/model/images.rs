@@ -66,7 +66,10 @@ impl Model {
     pub(super) fn prompt(&self, messages: &[Message], chat: &Chat) -> Result<Prompt, ModelError> {
         match self.image_prompt(messages, chat)? {
             Some(images) => self.see(images),
-            None => Ok(self.inner.text.tokenizer()?.encode_plain(&self.render(chat)?)?.into()),
+            None => {
+                let text = self.render(chat)?;
+                Ok(self.inner.text.tokenizer()?.encode_plain(&text)?.into())
+            }
         }
     }
 
