@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use audio::{LogMel, Spectrogram};
 use generate::{EncoderInput, Features, Finish, GenerateOptions, Prompt, SpeechRules};
+use serde::Serialize;
 
 use super::error::ModelError;
 use super::handle::Model;
@@ -25,9 +26,11 @@ pub struct Transcript {
     pub time: Duration,
 }
 
-/// The text of a part of an audio file.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// The text of a part of an audio file. Its JSON has the names of Whisper's `verbose_json`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct SpeechSegment {
+    /// The first frame of the window, of which there are 100 in a second.
+    pub seek: usize,
     /// In seconds from the begin of the file.
     pub start: f64,
     /// In seconds from the begin of the file.
@@ -36,8 +39,6 @@ pub struct SpeechSegment {
     pub text: String,
     /// With the timestamps.
     pub tokens: Vec<u32>,
-    /// The first frame of the window, of which there are 100 in a second.
-    pub seek: usize,
     /// The temperature with which the window's tokens were drawn.
     pub temperature: f32,
     /// The average logarithm of the probabilities of the window's tokens.

@@ -12,7 +12,7 @@ use axum::response::sse::{KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tracewright::audio;
@@ -275,27 +275,22 @@ fn usage(transcript: &Transcript) -> Value {
     json!({ "type": "duration", "seconds": transcript.duration.ceil() as u64 })
 }
 
+#[derive(Serialize)]
+struct NumberedSegment<'a> {
+    id: usize,
+    #[serde(flatten)]
+    segment: &'a SpeechSegment,
+}
+
 fn verbose(transcript: &Transcript, translate: bool) -> Value {
-    let segment = |(id, one): (usize, &SpeechSegment)| {
-        json!({
-            "id": id,
-            "seek": one.seek,
-            "start": one.start,
-            "end": one.end,
-            "text": one.text,
-            "tokens": one.tokens,
-            "temperature": one.temperature,
-            "avg_logprob": one.avg_logprob,
-            "compression_ratio": one.compression_ratio,
-            "no_speech_prob": one.no_speech_prob,
-        })
-    };
+    let segments = transcript.segments.iter().enumerate();
+    let segments: Vec<_> = segments.map(|(id, segment)| NumberedSegment { id, segment }).collect();
     json!({
         "task": if translate { "translate" } else { "transcribe" },
         "language": transcript.language,
         "duration": transcript.duration,
         "text": transcript.text(),
-        "segments": transcript.segments.iter().enumerate().map(segment).collect::<Value>(),
+        "segments": segments,
         "usage": usage(transcript),
     })
 }

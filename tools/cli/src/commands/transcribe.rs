@@ -223,26 +223,13 @@ mod run {
     }
 
     fn report(model: &Model, file: &Path, transcript: &Transcript) -> Value {
-        let segment = |one: &SpeechSegment| {
-            json!({
-                "seek": one.seek,
-                "start": one.start,
-                "end": one.end,
-                "text": one.text,
-                "tokens": one.tokens,
-                "temperature": one.temperature,
-                "avg_logprob": one.avg_logprob,
-                "compression_ratio": one.compression_ratio,
-                "no_speech_prob": one.no_speech_prob,
-            })
-        };
         let [load, compile] = build_times(model.info().build.as_ref());
         json!({
             "file": file.display().to_string(),
             "language": transcript.language,
             "duration": transcript.duration,
             "text": transcript.text(),
-            "segments": transcript.segments.iter().map(segment).collect::<Value>(),
+            "segments": transcript.segments,
             "timings": { "load_ms": load, "compile_ms": compile, "transcribe_ms": milliseconds(transcript.time) },
             "peak_rss_bytes": peak_rss(),
         })
