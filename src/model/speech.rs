@@ -88,7 +88,7 @@ pub(super) struct Speech {
     pub languages: Vec<(&'static str, u32)>,
     pub start: u32,
     /// The token before a prompt, if the tokenizer has it.
-    pub previous: Option<u32>,
+    previous: Option<u32>,
     /// The timestamp of 0 seconds.
     pub zero: u32,
     /// The token that ends a text.
@@ -155,10 +155,16 @@ impl Speech {
         }
         options.language.as_ref().map_or(Ok(None), |code| self.language(code))?;
         let has_prompt = options.prompt.as_ref().is_some_and(|prompt| !prompt.trim().is_empty());
-        if self.previous.is_none() && (has_prompt || options.condition_on_prev_tokens) {
-            return Err(ModelError::SpeechToken { path: path.into(), token: "<|startofprev|>".into() });
+        if has_prompt || options.condition_on_prev_tokens {
+            self.previous(path)?;
         }
         Ok(self.mel.config().sampling_rate)
+    }
+
+    /// The token before a prompt.
+    pub fn previous(&self, path: &Path) -> Result<u32, ModelError> {
+        let missing = || ModelError::SpeechToken { path: path.into(), token: "<|startofprev|>".into() };
+        self.previous.ok_or_else(missing)
     }
 
     /// The token of a code, or `None` if the model has no language tokens. The code `en` is always known.

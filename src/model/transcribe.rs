@@ -228,13 +228,9 @@ impl<'a> Transcriber<'a> {
         if tokens.is_empty() {
             return Ok(Vec::new());
         }
-        let missing = || ModelError::SpeechToken {
-            path: self.model.inner.text.path.clone(),
-            token: "<|startofprev|>".into(),
-        };
         let most = (self.model.info().context / 2).saturating_sub(1);
         let kept = &tokens[tokens.len().saturating_sub(most)..];
-        Ok([&[self.speech.previous.ok_or_else(missing)?], kept].concat())
+        Ok([&[self.speech.previous(&self.model.inner.text.path)?], kept].concat())
     }
 
     /// Also returns the compression ratio of the tokens.
@@ -332,7 +328,7 @@ const FRAMES_PER_TIMESTAMP: usize = 2;
 struct SpeechWindows<'a> {
     mel: &'a LogMel,
     samples: &'a [f32],
-    /// Of the whole file.
+    /// The frames of the whole file.
     frames: usize,
     kind: WindowKind<'a>,
 }
