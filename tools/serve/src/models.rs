@@ -281,9 +281,8 @@ impl Models {
         let begun = Instant::now();
         let needs = entry.predicted().await?;
         let mut start = start + begun.elapsed();
-        let refuse = || Failure::Memory { name: entry.name.clone(), needs, limit };
         if needs > limit {
-            return Err(refuse());
+            return Err(Failure::Memory { name: entry.name.clone(), needs, limit });
         }
         let _turn = self.making_room.lock().await;
         // The memory in use after all unloaded models are freed.

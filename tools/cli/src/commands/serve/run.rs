@@ -38,10 +38,10 @@ impl Arguments {
         };
         // The first request takes the model that is open. After the server has unloaded it, it is opened again.
         let opened = Mutex::new(model);
-        let ServedModel { open, .. } = first.on_demand(invocation);
+        let first = first.on_demand(invocation);
         let take = move || opened.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let open = Box::new(move || take().map_or_else(&open, Ok));
-        let first = ServedModel { open, ..first.on_demand(invocation) };
+        let open = Box::new(move || take().map_or_else(&first.open, Ok));
+        let first = ServedModel { open, ..first };
         let later = others.iter().map(|model| model.on_demand(invocation));
         let models = [first].into_iter().chain(later).collect();
         let flags = self.sampling.clone();
