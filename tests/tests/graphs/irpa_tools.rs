@@ -8,21 +8,17 @@ use irpa::{
 };
 use ops::{ElementType, Reader, TensorType, Value};
 use safetensors::{serialize_to_file, tensor::TensorView};
-use std::{fs, ops::ControlFlow, path::Path, path::PathBuf, process::Command};
+use std::{fs, ops::ControlFlow, path::Path, process::Command};
 use trace::{Parameter, Recipe};
 use tracewright::bake::{BakeOptions, bake};
 use tracewright::files::FileKind;
+use tracewright_tests::built::installed;
 
 /// Runs one of IREE's parameter tools and returns what it printed.
 fn tool(name: &str, arguments: &[String]) -> String {
-    let venv = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.tracewright/venv");
     // The scripts in `bin` start Python first; the programs themselves are inside the package.
-    let packages = fs::read_dir(venv.join("lib")).into_iter().flatten().flatten();
-    let program: Option<PathBuf> = packages
-        .map(|python| python.path().join("site-packages/iree/_runtime_libs").join(name))
-        .find(|program| program.exists());
-    let program =
-        program.unwrap_or_else(|| panic!("no `{name}` in {}: run `cargo xtask setup`", venv.display()));
+    let program = installed("venv", &format!("iree/_runtime_libs/{name}"));
+    let program = program.unwrap_or_else(|| panic!("no `{name}` is installed: run `cargo xtask setup`"));
     let output = Command::new(program).args(arguments).output().unwrap();
     assert!(output.status.success(), "{name} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
