@@ -68,7 +68,8 @@ pub(crate) fn bits_suffix(bits: ActivationBits) -> &'static str {
 }
 
 /// The number of groups that the kernel quantizes together. To compute a maximum or a sum for each of
-/// eight groups together takes half as many instructions as for one group after the other.
+/// eight groups together takes half as many instructions as for one group after the other. A loop over the
+/// groups computes what is added, so that the code is short.
 const TOGETHER: usize = 8;
 
 /// Consecutive groups of a row that the kernel quantizes together.
@@ -213,13 +214,13 @@ impl<'k> Source<'k> {
         // As integers, the bits of non-negative floats have the same order as the floats, and the
         // bits of NaN are the largest.
         let integer = Type::lanes(16, Element::I32);
-        let magnitudes = (0..block.groups).map(|i| {
+        let magnitudes = self.code.collect((block.groups, 1), integer, |i| {
             let halves = self.halves(first + i, block);
             let halves =
                 halves.map(|half| half.bits(integer).and(self.code.constant(integer, f64::from(i32::MAX))));
-            halves[0].max(halves[1])
+            vec![halves[0].max(halves[1])]
         });
-        reduce_each(magnitudes.collect(), Value::max).bits(Type::lanes(block.groups, Element::F32))
+        reduce_each(magnitudes, Value::max).bits(Type::lanes(block.groups, Element::F32))
     }
 
     /// Returns the largest magnitude of a group without outliers; `None` if the kernel does not look
@@ -438,11 +439,13 @@ impl<'k> Row<'k> {
                 None => source.largest(first, block),
             };
             let [inverses, scales] = source.factors(largest);
-            let sums = (0..block.groups).flat_map(|i| {
-                let (_, integers) = source.rounded(first + i, block, inverses.lane(i));
+            let inverse = code.lanes(inverses);
+            let per_group = self.form.sums.per_group();
+            let sums = code.collect((block.groups, per_group), Type::lanes(16, Element::I32), |i| {
+                let (_, integers) = source.rounded(first + i, block, inverse(i));
                 self.store(first + i, integers)
             });
-            let sums = reduce_each(sums.collect(), Value::add);
+            let sums = reduce_each(sums, Value::add);
             self.put(self.scales(), first, scales);
             self.put_sums(first, sums, scales);
             if let Some(row) = residuals {

@@ -309,6 +309,35 @@ impl Code {
         first.iter().enumerate().map(result).collect()
     }
 
+    /// Returns the `each` vectors of type `ty` that the body computes for each index below `count`, in the order
+    /// of the indices. The body is in a loop, and local memory holds its vectors.
+    pub(crate) fn collect<'k>(
+        &'k self,
+        (count, each): (usize, usize),
+        ty: Type,
+        body: impl FnOnce(Value<'k>) -> Vec<Value<'k>>,
+    ) -> Vec<Value<'k>> {
+        let (Type::Vector(lanes, element), 2..) = (ty, count) else { return body(self.index(0)) };
+        let held = self.scratch(element, count * each * lanes);
+        self.repeat(self.index(0)..self.index(count), 1, |i| {
+            for (which, vector) in body(i).into_iter().enumerate() {
+                held.store((i * each + which) * lanes, vector);
+            }
+        });
+        (0..count * each).map(|i| held.load(self.index(i * lanes), ty)).collect()
+    }
+
+    /// Returns a function that reads one lane of a vector by an index at run time, from local memory.
+    pub(crate) fn lanes<'k>(&'k self, vector: Value<'k>) -> impl Fn(Value<'k>) -> Value<'k> {
+        let Type::Vector(lanes, element) = vector.ty else { unreachable!("only vectors have lanes") };
+        let held = (lanes > 1).then(|| self.scratch(element, lanes));
+        held.iter().for_each(|held| held.store(self.index(0), vector));
+        move |lane| match held {
+            Some(held) => held.load(lane, Type::Scalar(element)),
+            None => vector.lane(0),
+        }
+    }
+
     /// Returns a vector with the numbers 0, 1, 2, … in its lanes.
     pub(crate) fn count(&self, ty: Type) -> Value<'_> {
         let Type::Vector(lanes, _) = ty else { unreachable!("only vectors have lanes") };

@@ -322,8 +322,11 @@ impl Matmul<'_> {
         let halves = self.halves();
         let tile =
             if self.is_tiled() { tiles::ROWS } else { tiling.rows.get().min(CARRIED / halves).min(rows) };
-        let most =
-            if self.is_blocked() { 1 } else { tiling.panels.get().min(CARRIED / halves / tile.max(1)) };
+        let most = if self.is_blocked() || self.takes_panels_in_turn() {
+            1
+        } else {
+            tiling.panels.get().min(CARRIED / halves / tile.max(1))
+        };
         let panels = (1..=most).rev().find(|&panels| columns.is_multiple_of(panels)).unwrap_or(1);
         Tiling {
             parts: count(tiling.parts.get().min(columns / panels * matrices)),

@@ -1,5 +1,7 @@
 //! Matmuls of integer activations with weights in the formats that have groups, with a scale per group.
 
+use std::iter::repeat;
+
 use ops::format::{ActivationBits, GROUP, Groups, Integers, PANEL};
 
 use super::{LINE, Matmul, Panel, Rows, SUMS, ask};
@@ -55,22 +57,34 @@ impl Matmul<'_> {
                 }
             }
         };
-        // With short vectors, the registers have no room for two panels.
-        if self.isa.has_short_vectors() {
-            weights.iter().flat_map(|panel| sums_of(std::slice::from_ref(panel))).collect()
-        } else {
-            sums_of(weights)
+        let &[first, second] = weights else { return sums_of(weights) };
+        if !self.takes_panels_in_turn() {
+            return sums_of(weights);
         }
+        let kept = code.scratch(Element::F32, 2 * rows.count * PANEL);
+        code.repeat(code.index(0)..code.index(2), 1, |half| {
+            let panel = Panel { at: first.at + half * (second.at - first.at), ..first };
+            for (i, sum) in sums_of(&[panel]).into_iter().enumerate() {
+                kept.store((half * rows.count + i) * PANEL, sum);
+            }
+        });
+        (0..2 * rows.count).map(|i| kept.load(code.index(i * PANEL), SUMS)).collect()
+    }
+
+    /// With short vectors, the registers have no room for the integers of two panels.
+    pub(super) fn takes_panels_in_turn(&self) -> bool {
+        self.format.groups().is_some() && self.isa.has_short_vectors()
     }
 
     /// The scales and minima in a chunk of `panels` panels, for memory; `None` without minima.
     pub(super) fn scales_of(&self, panels: usize) -> Option<usize> {
-        let panels = if self.isa.has_short_vectors() { 1 } else { panels };
+        let panels = if self.takes_panels_in_turn() { 1 } else { panels };
         let (facts, groups) = (self.format.groups()?, self.format.columns() / GROUP);
         facts.in_steps.then(|| panels * groups * scales_of_32(facts) * PANEL)
     }
 
-    /// Multiplies a chunk of the weight, and adds the products to the sums.
+    /// Multiplies a chunk of the weight, and adds the products to the sums. The code for a group is long, so all
+    /// groups share it in a loop.
     fn chunk<'k>(
         &self,
         rows: &[Row<'k>],
@@ -79,80 +93,62 @@ impl Matmul<'_> {
         sums: &[Value<'k>],
     ) -> Vec<Value<'k>> {
         let (code, groups) = (chunk.code(), self.format.columns() / GROUP);
-        let lines = 2 * self.lines_of_group();
+        let lines = self.lines_of_group();
         let start = chunk * self.format.packed(PANEL, 1).bytes();
         let before = self.format.scales() / LINE;
-        let scales = weights.iter().map(|&weights| self.scales().of_chunk(code, weights, start));
-        let Some(ready) = ready else {
-            ask(code, weights, start, before + lines);
-            let scales: Vec<_> = scales.collect();
-            return (0..groups / 2).fold(sums.to_vec(), |sums, pair| {
-                if pair > 0 {
-                    ask(code, weights, start + (before + pair * lines) * LINE, lines);
-                }
-                let of = |panel: usize, half: usize| scales[panel](2 * pair + half);
-                let of_row = chunk * groups + 2 * pair;
-                let place = GroupPlace { start, of_row, of_chunk: code.index(2 * pair) };
-                self.pair(rows, weights, place, &of, &sums)
-            });
-        };
-        // The scales of all groups are unpacked first. The code for a group is then short, and registers stay free.
         ask(code, weights, start, before);
         let each = scales_of_32(self.groups());
         let place = |panel: usize, group: Value<'k>| (group + panel * groups) * (each * PANEL);
-        for (panel, scales) in scales.enumerate() {
+        // Scales that share work are unpacked for all groups at once. Registers then stay free.
+        for (ready, (panel, &weights)) in
+            ready.into_iter().flat_map(|ready| repeat(ready).zip(weights.iter().enumerate()))
+        {
+            let scales = self.scales().of_chunk(code, weights, start);
             for group in 0..groups {
                 for (which, numbers) in scales(group).all().enumerate() {
                     ready.store(place(panel, code.index(group)) + which * PANEL, numbers);
                 }
             }
         }
-        code.fold(code.index(0)..code.index(groups / 2), 1, sums, |pair, sums| {
-            ask(code, weights, start + pair * (lines * LINE) + before * LINE, lines);
-            let of = |panel: usize, half: usize| {
-                let at = place(panel, pair * 2 + half);
-                let mut all = (0..each).map(|which| match which {
-                    0 => ready.load(at, SUMS),
-                    _ => ready.load(at + which * PANEL, SUMS),
-                });
-                let scales = all.by_ref().take(self.groups().parts()).collect();
-                GroupScales { scales, minima: all.collect() }
+        code.fold(code.index(0)..code.index(groups), 1, sums, |group, sums| {
+            ask(code, weights, start + group * (lines * LINE) + before * LINE, lines);
+            let of = |panel: usize| match ready {
+                Some(ready) => {
+                    let mut all =
+                        (0..each).map(|which| ready.load(place(panel, group) + which * PANEL, SUMS));
+                    let scales = all.by_ref().take(self.groups().parts()).collect();
+                    GroupScales { scales, minima: all.collect() }
+                }
+                None => self.scales().at(weights[panel], start, group),
             };
-            let place = GroupPlace { start, of_row: chunk * groups + pair * 2, of_chunk: pair * 2 };
-            self.pair(rows, weights, place, &of, sums)
+            let place = GroupPlace { start, of_row: chunk * groups + group, of_chunk: group };
+            self.group_of_panels(rows, weights, place, &of, sums)
         })
     }
 
-    /// Multiplies two groups of the weight, and adds the products to the sums. `place` is the first group.
-    /// The closure `scales` returns the scale and the minimum of one group in a panel.
-    fn pair<'k>(
+    /// Multiplies a group of each panel, and adds the products to the sums. The closure `scales` returns the
+    /// scale and the minimum of the group in a panel.
+    fn group_of_panels<'k>(
         &self,
         rows: &[Row<'k>],
         weights: &[Panel<'k>],
         place: GroupPlace<'k>,
-        scales: &dyn Fn(usize, usize) -> GroupScales<'k>,
+        scales: &dyn Fn(usize) -> GroupScales<'k>,
         sums: &[Value<'k>],
     ) -> Vec<Value<'k>> {
-        let add = |rows: &[Row<'k>], half: usize, sums: &[Value<'k>]| {
+        let add = |rows: &[Row<'k>], sums: &[Value<'k>]| {
             let panels = sums.chunks(sums.len() / weights.len()).zip(weights.iter().enumerate());
-            let panels = panels.map(|(sums, (panel, &weights))| {
-                let (of_row, of_chunk) = (place.of_row + half, place.of_chunk + half);
-                let place = GroupPlace { of_row, of_chunk, ..place };
-                self.group(rows, weights, place, scales(panel, half), sums)
-            });
+            let panels =
+                panels.map(|(sums, (panel, &weights))| self.group(rows, weights, place, scales(panel), sums));
             panels.flatten().collect::<Vec<_>>()
         };
-        match self.activations {
-            ActivationBits::Eight | ActivationBits::Mixed => {
-                (0..2).fold(sums.to_vec(), |sums, half| add(rows, half, &sums))
-            }
-            ActivationBits::Sixteen => {
-                let residuals: Vec<Row<'k>> = rows.iter().map(|row| row.residuals()).collect();
-                (0..2).fold(sums.to_vec(), |sums, half| match rows.len() {
-                    ..=FEW => add(&[rows, &residuals].concat(), half, &sums),
-                    _ => add(&residuals, half, &add(rows, half, &sums)),
-                })
-            }
+        if self.activations != ActivationBits::Sixteen {
+            return add(rows, sums);
+        }
+        let residuals: Vec<Row<'k>> = rows.iter().map(|row| row.residuals()).collect();
+        match rows.len() {
+            ..=FEW => add(&[rows, &residuals].concat(), sums),
+            _ => add(&residuals, &add(rows, sums)),
         }
     }
 
