@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::code::{Code, Value};
+use crate::code::{Code, Functions, Value};
 
 /// Code that a module can call by name.
 pub(crate) struct Kernel {
@@ -10,12 +10,14 @@ pub(crate) struct Kernel {
     /// The parts of the kernel's work. A machine can have fewer worker threads.
     pub(crate) workgroups: usize,
     pub(crate) body: String,
+    pub(crate) functions: Functions,
 }
 
 pub(crate) fn new(bindings: usize, workgroups: usize, write: impl FnOnce(&Code)) -> Kernel {
     let code = Code::new();
     write(&code);
-    Kernel { bindings, workgroups, body: code.into_text() }
+    let (body, functions) = code.into_text();
+    Kernel { bindings, workgroups, body, functions }
 }
 
 /// The part of 0 … `count` that the current workgroup computes.

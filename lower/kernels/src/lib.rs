@@ -293,6 +293,10 @@ impl Kernels {
         call
     }
 
+    fn fused<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        if self.portable { Cow::Owned(contraction::fused(text)) } else { Cow::Borrowed(text) }
+    }
+
     /// The MLIR text of all kernels that the module calls.
     pub fn text(&self) -> String {
         let mut text = String::new();
@@ -311,17 +315,14 @@ impl Kernels {
             );
         }
         text.push_str("    builtin.module {\n");
+        let functions: BTreeMap<_, _> = self.called.values().flat_map(|kernel| &kernel.functions).collect();
+        functions.values().for_each(|function| text.push_str(&self.fused(function)));
         for (name, kernel) in &self.called {
             let arguments = (0..kernel.bindings)
                 .map(|i| format!("%b{i}: !stream.binding"))
                 .collect::<Vec<_>>()
                 .join(", ");
-            let body = &kernel.body;
-            let body = if self.portable {
-                Cow::Owned(contraction::fused(body))
-            } else {
-                Cow::Borrowed(body.as_str())
-            };
+            let body = self.fused(&kernel.body);
             let _ = writeln!(text, "      func.func @{name}({arguments}) {{\n{body}        return\n      }}");
         }
         text.push_str("    }\n  }\n");

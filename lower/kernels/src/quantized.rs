@@ -88,6 +88,25 @@ struct Source<'k> {
     /// The index of the row's first number.
     from: Value<'k>,
     form: Form,
+    groups: Groups<'k>,
+}
+
+/// The groups of a row.
+#[derive(Clone, Copy)]
+struct Groups<'k> {
+    /// The number of groups in whole blocks, and the number of whole groups; `None` if nothing follows the numbers before.
+    ends: [Option<Value<'k>>; 2],
+    /// The index of the last group and its numbers, if these are fewer than [`GROUP`].
+    rest: Option<(Value<'k>, usize)>,
+}
+
+impl<'k> Groups<'k> {
+    fn of(code: &'k Code, form: Form) -> Self {
+        let (whole, rest) = (form.inputs / GROUP, form.inputs % GROUP);
+        let together = whole / TOGETHER * TOGETHER;
+        let ends = [(0, together), (together, whole)].map(|(from, to)| (to > from).then(|| code.index(to)));
+        Self { ends, rest: (rest > 0).then(|| (code.index(whole), rest)) }
+    }
 }
 
 /// The integers of a group, as two vectors of 16 integers, and the scale of the integers.
@@ -143,7 +162,7 @@ impl Form {
         (x, from): (Buffer<'k>, Value<'k>),
         write: impl Fn(Value<'k>, &[Rounded<'k>]),
     ) {
-        let source = Source { code, x, from, form: self };
+        let source = Source { code, x, from, form: self, groups: Groups::of(code, self) };
         let limit = source.limit(None);
         source.each(|first, block| {
             let largest = source.largest(first, block);
@@ -187,18 +206,16 @@ impl<'k> Source<'k> {
         values: &[Value<'k>],
         body: impl Fn(Value<'k>, Block, &[Value<'k>]) -> Vec<Value<'k>>,
     ) -> Vec<Value<'k>> {
-        let (whole, rest) = (self.form.inputs / GROUP, self.form.inputs % GROUP);
-        let together = whole / TOGETHER * TOGETHER;
-        let mut values = values.to_vec();
-        for (range, groups) in [(0..together, TOGETHER), (together..whole, 1)] {
-            if !range.is_empty() {
-                let block = Block { groups, numbers: GROUP };
-                let range = self.code.index(range.start)..self.code.index(range.end);
-                values = self.code.fold(range, groups, &values, |first, values| body(first, block, values));
-            }
+        let Groups { ends, rest } = self.groups;
+        let (mut values, mut start) = (values.to_vec(), self.code.index(0));
+        for (end, groups) in ends.into_iter().zip([TOGETHER, 1]) {
+            let Some(end) = end else { continue };
+            let block = Block { groups, numbers: GROUP };
+            values = self.code.fold(start..end, groups, &values, |first, values| body(first, block, values));
+            start = end;
         }
-        if rest > 0 {
-            values = body(self.code.index(whole), Block { groups: 1, numbers: rest }, &values);
+        if let Some((group, numbers)) = rest {
+            values = body(group, Block { groups: 1, numbers }, &values);
         }
         values
     }
@@ -303,16 +320,23 @@ fn reduce_each<'k>(mut vectors: Vec<Value<'k>>, op: impl Fn(Value<'k>, Value<'k>
 /// A quantized row: the buffer that contains the row, and the index of the row's first byte.
 #[derive(Clone, Copy)]
 pub(crate) struct Row<'k> {
-    buffer: Buffer<'k>,
-    at: Value<'k>,
-    form: Form,
+    pub(crate) buffer: Buffer<'k>,
+    pub(crate) at: Value<'k>,
+    pub(crate) form: Form,
+    /// The number of integers, as [`Form::values`]. In functions, only this number says the size of a row.
+    pub(crate) values: Value<'k>,
     /// 0 for the rounded activations, and 1 for the residuals.
     plane: usize,
 }
 
 impl<'k> Row<'k> {
     pub(crate) fn new(buffer: Buffer<'k>, at: Value<'k>, form: Form) -> Self {
-        Self { buffer, at, form, plane: 0 }
+        Self::sized(buffer, at, form, at.code().index(form.values()))
+    }
+
+    /// A row with this number of integers, whatever size the form has.
+    pub(crate) fn sized(buffer: Buffer<'k>, at: Value<'k>, form: Form, values: Value<'k>) -> Self {
+        Self { buffer, at, form, values, plane: 0 }
     }
 
     /// Returns the residuals of the row. The form must have residuals.
@@ -322,7 +346,7 @@ impl<'k> Row<'k> {
 
     /// Returns the index of the byte of a column.
     pub(crate) fn place(self, column: Value<'k>) -> Value<'k> {
-        self.at + (column + self.plane * self.form.values())
+        self.at + (column + self.values * self.plane)
     }
 
     /// Returns the integers of four consecutive columns, as one 32-bit word.
@@ -352,14 +376,14 @@ impl<'k> Row<'k> {
     }
 
     fn listed_word(self, word: Value<'k>) -> Value<'k> {
-        self.words(self.form.list(), word, 1).bits(Type::Scalar(Element::I32))
+        self.words(self.list(), word, 1).bits(Type::Scalar(Element::I32))
     }
 
     /// Appends a group to the list of the groups with residuals.
     fn append_to_list(self, group: Value<'k>) {
         let count = self.listed();
-        self.put(self.form.list(), count + 1, group.number());
-        self.put(self.form.list(), group.code().index(0), (count + 1).number());
+        self.put(self.list(), count + 1, group.number());
+        self.put(self.list(), group.code().index(0), (count + 1).number());
     }
 
     /// Returns the sum of a group of the quantized row, as a 32-bit number.
@@ -377,25 +401,36 @@ impl<'k> Row<'k> {
         self.words(self.sums(), at, 1).bits(Type::Scalar(element))
     }
 
-    fn scales(self) -> usize {
-        self.form.planes() * self.form.values() + 4 * self.form.groups() * self.plane
+    /// The number of bytes that a number of 32 bits for each group takes.
+    fn of_groups(self) -> Value<'k> {
+        self.values.divide(self.values.code().index(GROUP / 4))
     }
 
-    fn sums(self) -> usize {
-        let sums = 4 * self.form.groups() * (self.form.sums.per_group() - 1);
-        self.scales() + 4 * self.form.groups() * self.form.planes() + sums * self.plane
+    fn scales(self) -> Value<'k> {
+        self.values * self.form.planes() + self.of_groups() * self.plane
+    }
+
+    fn sums(self) -> Value<'k> {
+        let sums = self.of_groups() * (self.form.sums.per_group() - 1);
+        self.scales() + self.of_groups() * self.form.planes() + sums * self.plane
     }
 
     /// The place of the factors from which the residuals are computed: the last words of the sums.
-    fn factors(self) -> usize {
-        self.sums() + 4 * self.form.groups() * (self.form.sums.per_group() - 1)
+    fn factors(self) -> Value<'k> {
+        self.sums() + self.of_groups() * (self.form.sums.per_group() - 1)
     }
 
-    fn words(self, part: usize, group: Value<'k>, count: usize) -> Value<'k> {
+    /// The place of the list, as [`Form::list`].
+    fn list(self) -> Value<'k> {
+        let words = 1 + self.form.sums.per_group();
+        (self.values + self.of_groups() * words) * self.form.planes()
+    }
+
+    fn words(self, part: Value<'k>, group: Value<'k>, count: usize) -> Value<'k> {
         self.buffer.load(self.at + (group * 4 + part), Type::lanes(4 * count, Element::I8))
     }
 
-    fn put(self, part: usize, group: Value<'k>, words: Value<'k>) {
+    fn put(self, part: Value<'k>, group: Value<'k>, words: Value<'k>) {
         let bytes = Type::lanes(words.ty().bits() / 8, Element::I8);
         self.buffer.store(self.at + (group * 4 + part), words.bits(bytes));
     }
@@ -425,9 +460,37 @@ impl<'k> Row<'k> {
         self.put(self.sums(), first * self.form.sums.per_group(), sums);
     }
 
-    /// Quantizes a row of the activations x, and stores the quantized row in memory.
+    /// Quantizes a row of the activations x, and stores the quantized row in memory. Rows of whole groups share
+    /// a function, whatever their size.
     pub(crate) fn fill(self, code: &'k Code, x: Buffer<'k>, from: Value<'k>) {
-        let source = Source { code, x, from, form: self.form };
+        let Self { buffer, at, form, values, .. } = self;
+        let groups = Groups::of(code, form);
+        if groups.rest.is_some() || !form.padding().is_empty() {
+            return self.fill_from(Source { code, x, from, form, groups });
+        }
+        let [blocks, others] = groups.ends.map(|end| end.is_some());
+        let name = format!(
+            "quantize_row_{}_{}{}{}{}",
+            x.element(),
+            form.sums.name(),
+            bits_suffix(form.bits),
+            if blocks { "_blocks" } else { "" },
+            if others { "_groups" } else { "" }
+        );
+        let ends: Vec<Value<'k>> = groups.ends.into_iter().flatten().collect();
+        let operands = [&[from, at, values], &*ends].concat();
+        code.call(&name, (&[x, buffer], &operands), &[], |code, buffers, operands| {
+            let mut ends = operands[3..].iter().copied();
+            let ends = [blocks, others].map(|some| some.then(|| ends.next()).flatten());
+            let groups = Groups { ends, rest: None };
+            let source = Source { code, x: buffers[0], from: operands[0], form, groups };
+            Row::sized(buffers[1], operands[1], form, operands[2]).fill_from(source);
+            Vec::new()
+        });
+    }
+
+    fn fill_from(self, source: Source<'k>) {
+        let code = source.code;
         let residuals = (self.form.planes() == 2).then(|| self.residuals());
         let limit = source.limit(Some(self));
         source.each(|first, block| {
@@ -477,7 +540,7 @@ impl<'k> Row<'k> {
         let zero = code.constant(Type::Scalar(Element::I32), 0.0);
         let lists = self.form.bits == ActivationBits::Mixed;
         if lists {
-            self.put(self.form.list(), code.index(0), zero);
+            self.put(self.list(), code.index(0), zero);
         }
         source.each(|first, block| {
             let one = |group: Value<'k>| {

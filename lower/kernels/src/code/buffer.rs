@@ -4,7 +4,12 @@ use super::{Buffer, Element, Type, Value};
 
 impl<'k> Buffer<'k> {
     pub(super) fn ty(&self) -> String {
-        format!("memref<{}x{}>", self.length, self.element.name())
+        let length = self.length.map_or("?".to_owned(), |length| length.to_string());
+        format!("memref<{length}x{}>", self.element.name())
+    }
+
+    pub(crate) fn element(&self) -> Element {
+        self.element
     }
 
     /// Consecutive elements, one for each lane.

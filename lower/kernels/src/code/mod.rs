@@ -5,12 +5,15 @@
 //! every kernel, and so finds type errors.
 
 mod buffer;
+mod function;
 mod value;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Write as _};
 use std::ops::Range;
+
+pub(crate) use function::Functions;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Element {
@@ -119,6 +122,7 @@ pub(crate) struct Code {
     written: RefCell<Vec<BTreeMap<String, usize>>>,
     /// Local memory, allocated at the beginning: in a loop, each iteration would take more.
     scratch: RefCell<Vec<String>>,
+    functions: RefCell<Functions>,
     next: Cell<usize>,
 }
 
@@ -134,7 +138,8 @@ pub(crate) struct Value<'k> {
 pub(crate) struct Buffer<'k> {
     code: &'k Code,
     name: usize,
-    length: usize,
+    /// `None` for an operand of a function.
+    length: Option<usize>,
     element: Element,
 }
 
@@ -161,17 +166,19 @@ impl Code {
             places: RefCell::default(),
             written: RefCell::new(vec![BTreeMap::new()]),
             scratch: RefCell::default(),
+            functions: RefCell::default(),
             next: Cell::default(),
         }
     }
 
-    pub(crate) fn into_text(self) -> String {
+    /// Returns the statements, and the functions that they call.
+    pub(crate) fn into_text(self) -> (String, Functions) {
         let named = self.constants.into_inner();
         let constants: BTreeMap<usize, String> =
             named.into_iter().map(|(right, name)| (name, right)).collect();
         let lines = constants.into_iter().map(|(name, right)| format!("{INDENT}%{name} = {right}\n"));
         let scratch = self.scratch.into_inner().into_iter().map(|line| format!("{INDENT}{line}\n"));
-        lines.chain(scratch).chain([self.text.into_inner()]).collect()
+        (lines.chain(scratch).chain([self.text.into_inner()]).collect(), self.functions.into_inner())
     }
 
     fn line(&self, line: impl Display) {
@@ -243,7 +250,7 @@ impl Code {
     /// The memory of an operand or a result.
     pub(crate) fn binding(&self, index: usize, element: Element, length: usize) -> Buffer<'_> {
         let (zero, name) = (self.index(0), self.fresh());
-        let buffer = Buffer { code: self, name, length, element };
+        let buffer = Buffer { code: self, name, length: Some(length), element };
         self.line(format_args!(
             "%{name} = stream.binding.subspan %b{index}[{zero}] : !stream.binding -> {}",
             buffer.ty()
@@ -254,7 +261,7 @@ impl Code {
     /// Local memory aligned to a cache line. The compiler allows 32 KiB per kernel.
     pub(crate) fn scratch(&self, element: Element, length: usize) -> Buffer<'_> {
         let name = self.fresh();
-        let buffer = Buffer { code: self, name, length, element };
+        let buffer = Buffer { code: self, name, length: Some(length), element };
         // The code writes the generic MLIR syntax, because the short syntax has no place for the
         // alignment.
         self.scratch.borrow_mut().push(format!(

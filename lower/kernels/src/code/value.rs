@@ -33,6 +33,7 @@ impl<'k> Value<'k> {
             _ if self.ty != Type::Index => return None,
             ("arith.addi", Some(a), Some(b)) => number(a + b),
             ("arith.muli", Some(a), Some(b)) => number(a * b),
+            ("arith.divui", Some(a), Some(b)) if b > 0 => number(a / b),
             ("arith.addi", Some(0), _) | ("arith.muli", Some(1), _) => other,
             ("arith.addi", _, Some(0)) | ("arith.muli" | "arith.divui", _, Some(1)) => self,
             ("arith.muli", Some(0), _) | ("arith.muli", _, Some(0)) | ("arith.remui", _, Some(1)) => {

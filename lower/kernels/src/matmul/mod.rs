@@ -139,12 +139,8 @@ pub(crate) const SUMS: Type = Type::lanes(PANEL, Element::F32);
 #[derive(Clone, Copy)]
 enum X<'k> {
     Dense(Dense<'k>),
-    /// The activations of the matmul are quantized to integers. If the weight's format has minima,
-    /// the second buffer contains the scales and minima of a chunk, as `[panels, groups, 2, 16]`.
-    Quantized {
-        rows: Buffer<'k>,
-        scales: Option<Buffer<'k>>,
-    },
+    /// The activations of the matmul are quantized to integers.
+    Quantized(Buffer<'k>),
 }
 
 /// Activations of the matmul that are floats, either in row order or divided into tiles.
@@ -373,12 +369,7 @@ impl Matmul<'_> {
             let held = code.scratch(Element::F32, places.len() * self.held() * PANEL);
             (tiles::granted(code), held)
         });
-        // The memory for sums in tiles is free if the system does not allow tile registers.
-        let scales = self.scales_of(places.len()).map(|count| match tiles {
-            Some((_, held)) => held,
-            None => code.scratch(Element::F32, count),
-        });
-        let x = self.prepared(code, scales);
+        let x = self.prepared(code);
         let first = 2 + usize::from(choices.is_some()) + usize::from(self.norm.is_some());
         let end = self.tail.end(code, first, (element, self.results(), self.columns()));
         let stride = bytes / panels;
@@ -439,11 +430,11 @@ impl Matmul<'_> {
     }
 
     /// Returns the activations in the kernel's layout, normalized and quantized unless prepared before.
-    fn prepared<'k>(&self, code: &'k Code, scales: Option<Buffer<'k>>) -> X<'k> {
+    fn prepared<'k>(&self, code: &'k Code) -> X<'k> {
         let form = self.form();
         if self.quantizes_apart() {
             let bytes = if self.makes_tiles_of_numbers() { tiled::row_bytes(form) } else { form.bytes() };
-            return X::Quantized { rows: code.binding(0, Element::I8, self.stored() * bytes), scales };
+            return X::Quantized(code.binding(0, Element::I8, self.stored() * bytes));
         }
         let element = if self.widens_apart() { Element::F32 } else { self.x };
         let (x, start) = (code.binding(0, element, self.stored() * self.inputs), code.index(0));
@@ -462,7 +453,7 @@ impl Matmul<'_> {
         }
         let rows = code.scratch(Element::I8, form.bytes());
         Row::new(rows, start, form).fill(code, x, start);
-        X::Quantized { rows, scales }
+        X::Quantized(rows)
     }
 
     /// Computes the outputs of some panels of the weight for a few activation rows.
@@ -480,7 +471,7 @@ impl Matmul<'_> {
                 Some(floats) => self.floats(code, floats, x, weights, rows),
                 None => self.dense(code, x, weights, rows),
             },
-            X::Quantized { rows: x, scales } => self.scaled(code, (x, scales), weights, rows),
+            X::Quantized(x) => self.scaled(code, x, weights, rows),
         };
         // If the epilogue combines halves, the sums of the first half come first.
         let (first, second) = sums.split_at(if self.tail.halves { sums.len() / 2 } else { sums.len() });

@@ -1,13 +1,14 @@
 //! Matmuls of integer activations with weights in the formats that have groups, with a scale per group.
 
 use std::iter::repeat;
+use std::ops::Range;
 
 use ops::format::{ActivationBits, GROUP, Groups, Integers, PANEL};
 
 use super::{LINE, Matmul, Panel, Rows, SUMS, ask};
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::formats::{GroupScales, ReadScales, added, largest, scales_of, small, sums};
-use crate::quantized::{Row, Sums};
+use crate::quantized::{Row, Sums, bits_suffix};
 
 const BYTES: Type = Type::lanes(LINE, Element::I8);
 
@@ -33,24 +34,24 @@ impl Matmul<'_> {
     pub(super) fn scaled<'k>(
         &self,
         code: &'k Code,
-        (x, ready): (Buffer<'k>, Option<Buffer<'k>>),
+        x: Buffer<'k>,
         weights: &[Panel<'k>],
         rows: Rows<'k>,
     ) -> Vec<Value<'k>> {
         let chunks = self.inputs.div_ceil(self.format.columns());
         let block = COLUMNS / self.format.columns();
         let form = self.form();
-        let rows_of = |rows: Rows<'k>| -> Vec<Row<'k>> {
-            (0..rows.count).map(|i| Row::new(x, rows.x(i) * form.bytes(), form)).collect()
-        };
         let sums_of = |weights: &[Panel<'k>]| {
             let sums = self.in_runs(code, weights, rows, (chunks, block), |weights, rows, chunks, sums| {
-                let rows = rows_of(rows);
-                code.fold(chunks, 1, sums, |chunk, sums| self.chunk(&rows, (weights, ready), chunk, sums))
+                let rows: Vec<_> =
+                    (0..rows.count).map(|i| Row::new(x, rows.x(i) * form.bytes(), form)).collect();
+                self.products(&rows, weights, chunks, sums)
             });
             match (self.activations, rows.count) {
                 (ActivationBits::Eight | ActivationBits::Sixteen, _) => sums,
-                (ActivationBits::Mixed, 1) => self.add_residuals(code, rows_of(rows)[0], weights, &sums),
+                (ActivationBits::Mixed, 1) => {
+                    self.add_residuals(Row::new(x, rows.x(0) * form.bytes(), form), weights, &sums)
+                }
                 (ActivationBits::Mixed, count) => {
                     let row_at = |i: Value<'k>| Row::new(x, rows.x_at(i) * form.bytes(), form);
                     self.add_residuals_of_rows(code, (count, &row_at), weights, &sums)
@@ -81,6 +82,53 @@ impl Matmul<'_> {
         let panels = if self.takes_panels_in_turn() { 1 } else { panels };
         let (facts, groups) = (self.format.groups()?, self.format.columns() / GROUP);
         facts.in_steps.then(|| panels * groups * scales_of_32(facts) * PANEL)
+    }
+
+    /// Multiplies some chunks of the weight, and adds the products to the sums. Matmuls of all sizes share the function.
+    fn products<'k>(
+        &self,
+        rows: &[Row<'k>],
+        weights: &[Panel<'k>],
+        chunks: Range<Value<'k>>,
+        sums: &[Value<'k>],
+    ) -> Vec<Value<'k>> {
+        let operands = [&[chunks.start, chunks.end], sums].concat();
+        self.of_panels("products", rows, weights, &operands, |rows, weights, operands| {
+            let code = operands[0].code();
+            let ready = self.scales_of(weights.len()).map(|count| code.scratch(Element::F32, count));
+            code.fold(operands[0]..operands[1], 1, &operands[2..], |chunk, sums| {
+                self.chunk(rows, (weights, ready), chunk, sums)
+            })
+        })
+    }
+
+    /// Calls a function of some activation rows and weight panels, which returns a sum for each pair of these.
+    /// Its name says all facts that its code depends on.
+    fn of_panels<'k>(
+        &self,
+        name: &str,
+        rows: &[Row<'k>],
+        weights: &[Panel<'k>],
+        operands: &[Value<'k>],
+        body: impl for<'f> FnOnce(&[Row<'f>], &[Panel<'f>], &[Value<'f>]) -> Vec<Value<'f>>,
+    ) -> Vec<Value<'k>> {
+        let (row, panel, code) = (rows[0], weights[0], weights[0].at.code());
+        let (format, bits) = (self.format.word(), bits_suffix(self.activations));
+        let (count, panels, ahead, isa) = (rows.len(), weights.len(), panel.ahead, self.isa.name());
+        let name = format!("{name}_{count}x{panels}_{format}{bits}_ahead{ahead}_{isa}");
+        let places = rows.iter().map(|row| row.at).chain(weights.iter().map(|panel| panel.at));
+        let all: Vec<Value<'k>> = [row.values].into_iter().chain(places).chain(operands.to_vec()).collect();
+        let (buffers, results) = ([row.buffer, panel.weight], vec![SUMS; count * panels]);
+        let form = row.form;
+        code.call(&name, (&buffers, &all), &results, |_, buffers, operands| {
+            let (values, operands) = (operands[0], &operands[1..]);
+            let (at_rows, operands) = operands.split_at(count);
+            let (at_panels, operands) = operands.split_at(panels);
+            let rows: Vec<_> = at_rows.iter().map(|&at| Row::sized(buffers[0], at, form, values)).collect();
+            let weights: Vec<_> =
+                at_panels.iter().map(|&at| Panel { weight: buffers[1], at, ahead }).collect();
+            body(&rows, &weights, operands)
+        })
     }
 
     /// Multiplies a chunk of the weight, and adds the products to the sums. The code for a group is long, so all
@@ -167,31 +215,28 @@ impl Matmul<'_> {
             let places: Vec<Value<'k>> =
                 (0..weights.len()).map(|panel| (i + panel * count) * PANEL).collect();
             let own: Vec<Value<'k>> = places.iter().map(|&place| kept.load(place, SUMS)).collect();
-            let new = self.add_residuals(code, row_at(i), weights, &own);
+            let new = self.add_residuals(row_at(i), weights, &own);
             places.iter().zip(new).for_each(|(&place, sum)| kept.store(place, sum));
         });
         places.iter().map(|&place| kept.load(place, SUMS)).collect()
     }
 
     /// Multiplies a row's listed groups of nonzero residuals, and adds them to the rounded sums of each panel.
-    fn add_residuals<'k>(
-        &self,
-        code: &'k Code,
-        row: Row<'k>,
-        weights: &[Panel<'k>],
-        sums: &[Value<'k>],
-    ) -> Vec<Value<'k>> {
-        let of_chunk = code.index(self.format.columns() / GROUP);
-        let residuals = [row.residuals()];
-        code.fold(code.index(0)..row.listed(), 1, sums, |position, sums| {
-            let group = row.listed_group(position);
-            let start = group.divide(of_chunk) * self.format.packed(PANEL, 1).bytes();
-            let place = GroupPlace { start, of_row: group, of_chunk: group.remainder(of_chunk) };
-            let panels = sums.chunks(1).zip(weights).map(|(sums, &weights)| {
-                let scales = self.scales().at(weights, start, place.of_chunk);
-                self.group(&residuals, weights, place, scales, sums)
-            });
-            panels.flatten().collect()
+    fn add_residuals<'k>(&self, row: Row<'k>, weights: &[Panel<'k>], sums: &[Value<'k>]) -> Vec<Value<'k>> {
+        self.of_panels("residuals", &[row], weights, sums, |rows, weights, sums| {
+            let (row, code) = (rows[0], sums[0].code());
+            let of_chunk = code.index(self.format.columns() / GROUP);
+            let residuals = [row.residuals()];
+            code.fold(code.index(0)..row.listed(), 1, sums, |position, sums| {
+                let group = row.listed_group(position);
+                let start = group.divide(of_chunk) * self.format.packed(PANEL, 1).bytes();
+                let place = GroupPlace { start, of_row: group, of_chunk: group.remainder(of_chunk) };
+                let panels = sums.chunks(1).zip(weights).map(|(sums, &weights)| {
+                    let scales = self.scales().at(weights, start, place.of_chunk);
+                    self.group(&residuals, weights, place, scales, sums)
+                });
+                panels.flatten().collect()
+            })
         })
     }
 

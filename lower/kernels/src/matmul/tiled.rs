@@ -194,7 +194,7 @@ impl Matmul<'_> {
             });
             match (x, ready) {
                 (X::Dense(x), _) => self.dense_tiles(tiles, (x.buffer, None), weights, (first, sums)),
-                (X::Quantized { rows: x, .. }, Some(Ready::Bytes(ready))) => {
+                (X::Quantized(x), Some(Ready::Bytes(ready))) => {
                     self.scaled_tiles(tiles, (x, ready), weights, (first, sums));
                 }
                 (X::Quantized { .. }, Some(Ready::Numbers(ready))) => {
