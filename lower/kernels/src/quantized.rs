@@ -5,7 +5,7 @@ use std::ops::{Add as _, Range};
 
 use ops::format::{ActivationBits, GROUP, IGNORED_BITS, LARGEST_ACTIVATION, OUTLIER, RESIDUAL_STEPS};
 
-use crate::code::{Buffer, Code, Element, Type, Value};
+use crate::code::{Buffer, Code, Element, Type, Value, reduce_each};
 use crate::isa::tiles::LINE;
 use crate::kernel::{self, Kernel};
 
@@ -91,11 +91,11 @@ struct Source<'k> {
     groups: Groups<'k>,
 }
 
-/// The groups of a row.
+/// The groups of a row, in runs of blocks with equally many groups.
 #[derive(Clone, Copy)]
 struct Groups<'k> {
-    /// The number of groups in whole blocks, and the number of whole groups; `None` if nothing follows the numbers before.
-    ends: [Option<Value<'k>>; 2],
+    /// The end of each run, and the number of groups in its blocks.
+    runs: [Option<(Value<'k>, usize)>; 2],
     /// The index of the last group and its numbers, if these are fewer than [`GROUP`].
     rest: Option<(Value<'k>, usize)>,
 }
@@ -104,8 +104,14 @@ impl<'k> Groups<'k> {
     fn of(code: &'k Code, form: Form) -> Self {
         let (whole, rest) = (form.inputs / GROUP, form.inputs % GROUP);
         let together = whole / TOGETHER * TOGETHER;
-        let ends = [(0, together), (together, whole)].map(|(from, to)| (to > from).then(|| code.index(to)));
-        Self { ends, rest: (rest > 0).then(|| (code.index(whole), rest)) }
+        let run = |range: Range<usize>, groups| (!range.is_empty()).then(|| (code.index(range.end), groups));
+        let runs = [run(0..together, TOGETHER), run(together..whole, 1)];
+        Self { runs, rest: (rest > 0).then(|| (code.index(whole), rest)) }
+    }
+
+    /// All groups of a row in one run.
+    fn run(end: Value<'k>, groups: usize) -> Self {
+        Self { runs: [Some((end, groups)), None], rest: None }
     }
 }
 
@@ -206,10 +212,9 @@ impl<'k> Source<'k> {
         values: &[Value<'k>],
         body: impl Fn(Value<'k>, Block, &[Value<'k>]) -> Vec<Value<'k>>,
     ) -> Vec<Value<'k>> {
-        let Groups { ends, rest } = self.groups;
+        let Groups { runs, rest } = self.groups;
         let (mut values, mut start) = (values.to_vec(), self.code.index(0));
-        for (end, groups) in ends.into_iter().zip([TOGETHER, 1]) {
-            let Some(end) = end else { continue };
+        for (end, groups) in runs.into_iter().flatten() {
             let block = Block { groups, numbers: GROUP };
             values = self.code.fold(start..end, groups, &values, |first, values| body(first, block, values));
             start = end;
@@ -241,15 +246,15 @@ impl<'k> Source<'k> {
     }
 
     /// Returns the largest magnitude of a group without outliers; `None` if the kernel does not look
-    /// for outliers. If the function gets a quantized row, it stores the largest magnitudes of all groups
-    /// in the place of the row's scales.
-    fn limit(self, kept: Option<Row<'k>>) -> Option<Value<'k>> {
+    /// for outliers. If the function gets a place of a buffer, it stores the largest magnitudes of all groups
+    /// there.
+    fn limit(self, kept: Option<(Buffer<'k>, Value<'k>)>) -> Option<Value<'k>> {
         let [integer, float] = [Element::I32, Element::F32].map(Type::Scalar);
         (self.form.bits == ActivationBits::Mixed).then(|| {
             let zero = self.code.constant(integer, 0.0);
             let sums = self.fold(&[zero; 2], |first, block, sums| {
                 let largest = self.largest(first, block);
-                kept.iter().for_each(|row| row.put(row.scales(), first, largest));
+                kept.iter().for_each(|(buffer, at)| buffer.store_bits(first * 4 + *at, largest));
                 let bits = largest.bits(Type::lanes(block.groups, Element::I32));
                 let [none, one] = [0.0, 1.0].map(|number| self.code.constant(bits.ty(), number));
                 let counts = one.or_else(bits.greater(none), none);
@@ -295,26 +300,6 @@ fn residuals(units: [Value<'_>; 2]) -> [Value<'_>; 2] {
         let error = units.round().multiply_add(number(-1.0), units);
         (error * number(RESIDUAL_STEPS)).round().convert(Element::I32)
     })
-}
-
-/// Combines the 16 lanes of each vector by `op`, and returns the results as one vector. The number of
-/// vectors must be a power of two. Each step halves the number of lanes of every vector, and then
-/// joins pairs of vectors to vectors with 16 lanes.
-fn reduce_each<'k>(mut vectors: Vec<Value<'k>>, op: impl Fn(Value<'k>, Value<'k>) -> Value<'k>) -> Value<'k> {
-    let mut own = 16;
-    while own > 1 {
-        let combined = vectors.chunks(2).map(|pair| {
-            let [first, last] = [pair[0], pair[pair.len() - 1]];
-            let Type::Vector(lanes, _) = first.ty() else { unreachable!("only vectors have lanes") };
-            let half = |half: usize| -> Vec<usize> {
-                (0..lanes * pair.len()).filter(|lane| lane % own / (own / 2) == half).collect()
-            };
-            op(first.pick(last, &half(0)), first.pick(last, &half(1)))
-        });
-        vectors = combined.collect();
-        own /= 2;
-    }
-    vectors[0]
 }
 
 /// A quantized row: the buffer that contains the row, and the index of the row's first byte.
@@ -464,35 +449,41 @@ impl<'k> Row<'k> {
     /// a function, whatever their size.
     pub(crate) fn fill(self, code: &'k Code, x: Buffer<'k>, from: Value<'k>) {
         let Self { buffer, at, form, values, .. } = self;
-        let groups = Groups::of(code, form);
-        if groups.rest.is_some() || !form.padding().is_empty() {
-            return self.fill_from(Source { code, x, from, form, groups });
+        let scales = at + self.scales();
+        let groups = form.inputs / GROUP;
+        if !form.inputs.is_multiple_of(GROUP) || !form.padding().is_empty() {
+            let source = Source { code, x, from, form, groups: Groups::of(code, form) };
+            return self.fill_from(source, source.limit(Some((buffer, scales))));
         }
-        let [blocks, others] = groups.ends.map(|end| end.is_some());
-        let name = format!(
-            "quantize_row_{}_{}{}{}{}",
-            x.element(),
-            form.sums.name(),
-            bits_suffix(form.bits),
-            if blocks { "_blocks" } else { "" },
-            if others { "_groups" } else { "" }
-        );
-        let ends: Vec<Value<'k>> = groups.ends.into_iter().flatten().collect();
-        let operands = [&[from, at, values], &*ends].concat();
-        code.call(&name, (&[x, buffer], &operands), &[], |code, buffers, operands| {
-            let mut ends = operands[3..].iter().copied();
-            let ends = [blocks, others].map(|some| some.then(|| ends.next()).flatten());
-            let groups = Groups { ends, rest: None };
-            let source = Source { code, x: buffers[0], from: operands[0], form, groups };
-            Row::sized(buffers[1], operands[1], form, operands[2]).fill_from(source);
+        let together = 1 << groups.trailing_zeros().min(TOGETHER.trailing_zeros());
+        let (element, end) = (x.element(), code.index(groups));
+        let limit = (form.bits == ActivationBits::Mixed).then(|| {
+            let name = format!("limit_of_row_{element}_by{together}");
+            let result = [Type::Scalar(Element::F32)];
+            let found =
+                code.call(&name, (&[x, buffer], &[from, scales, end]), &result, |code, all, operands| {
+                    let &[from, scales, end] = operands else { unreachable!("three operands") };
+                    let source = Source { code, x: all[0], from, form, groups: Groups::run(end, together) };
+                    source.limit(Some((all[1], scales))).into_iter().collect()
+                });
+            found[0]
+        });
+        let (sums, bits) = (form.sums.name(), bits_suffix(form.bits));
+        let name = format!("quantize_row_{element}_{sums}{bits}_by{together}");
+        let operands: Vec<Value<'k>> = [from, at, values, end].into_iter().chain(limit).collect();
+        code.call(&name, (&[x, buffer], &operands), &[], |code, all, operands| {
+            let (&[from, at, values, end], limit) = operands.split_first_chunk().unwrap_or_else(|| {
+                unreachable!("four operands and the limit");
+            });
+            let source = Source { code, x: all[0], from, form, groups: Groups::run(end, together) };
+            Row::sized(all[1], at, form, values).fill_from(source, limit.first().copied());
             Vec::new()
         });
     }
 
-    fn fill_from(self, source: Source<'k>) {
+    fn fill_from(self, source: Source<'k>, limit: Option<Value<'k>>) {
         let code = source.code;
         let residuals = (self.form.planes() == 2).then(|| self.residuals());
-        let limit = source.limit(Some(self));
         source.each(|first, block| {
             let largest = match limit {
                 Some(_) => {

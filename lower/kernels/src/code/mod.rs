@@ -14,6 +14,7 @@ use std::fmt::{self, Display, Write as _};
 use std::ops::Range;
 
 pub(crate) use function::Functions;
+pub(crate) use value::reduce_each;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Element {

@@ -235,6 +235,29 @@ impl<'k> Value<'k> {
     }
 }
 
+/// Combines the 16 lanes of each vector by `op`, and returns the results as one vector. The number of
+/// vectors must be a power of two. Each step halves the number of lanes of every vector, and then
+/// joins pairs of vectors to vectors with 16 lanes.
+pub(crate) fn reduce_each<'k>(
+    mut vectors: Vec<Value<'k>>,
+    op: impl Fn(Value<'k>, Value<'k>) -> Value<'k>,
+) -> Value<'k> {
+    let mut own = 16;
+    while own > 1 {
+        let combined = vectors.chunks(2).map(|pair| {
+            let [first, last] = [pair[0], pair[pair.len() - 1]];
+            let Type::Vector(lanes, _) = first.ty() else { unreachable!("only vectors have lanes") };
+            let half = |half: usize| -> Vec<usize> {
+                (0..lanes * pair.len()).filter(|lane| lane % own / (own / 2) == half).collect()
+            };
+            op(first.pick(last, &half(0)), first.pick(last, &half(1)))
+        });
+        vectors = combined.collect();
+        own /= 2;
+    }
+    vectors[0]
+}
+
 macro_rules! operators {
     ($($trait:ident $method:ident $float:literal $integer:literal, neutral $neutral:literal;)*) => {$(
         impl<'k> $trait for Value<'k> {

@@ -1,10 +1,12 @@
 //! A matmul with weights in f32, f16 or bf16.
 
+use std::ops::Range;
+
 use ops::WeightFormat;
 use ops::format::PANEL;
 
 use super::{Dense, LINE, Matmul, Panel, Rows, SUMS, ask};
-use crate::code::{Code, Element, Type, Value};
+use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::isa;
 use crate::kernel::{self, Kernel};
 
@@ -54,11 +56,11 @@ impl Matmul<'_> {
         let lines = self.inputs / self.line_columns();
         let rounds = lines / LINES * LINES;
         let sums = self.in_runs(code, weights, rows, (rounds, BLOCK), |weights, rows, lines, sums| {
-            code.fold(lines, LINES, sums, |line, sums| {
-                self.lines(code, (x, rows), weights, (line, LINES), sums)
-            })
+            self.rounds(x, weights, rows, lines, sums)
         });
-        let mut sums = self.lines(code, (x, rows), weights, (code.index(rounds), lines - rounds), &sums);
+        let at = |row: usize, column: Value<'k>| x.at(rows.x(row), column);
+        let rest = (code.index(rounds), lines - rounds);
+        let mut sums = self.lines((x.buffer, rows.count, &at), weights, rest, &sums);
         if !self.inputs.is_multiple_of(self.line_columns()) {
             let last = lines * LINE;
             for (i, sum) in sums.iter_mut().enumerate() {
@@ -70,18 +72,47 @@ impl Matmul<'_> {
         sums
     }
 
-    /// Multiplies the columns of some lines by the activations, and adds the products to the sums.
+    /// Multiplies the columns of whole rounds of lines by the activations, and adds the products to the sums.
+    fn rounds<'k>(
+        &self,
+        x: Dense<'k>,
+        weights: &[Panel<'k>],
+        rows: Rows<'k>,
+        lines: Range<Value<'k>>,
+        sums: &[Value<'k>],
+    ) -> Vec<Value<'k>> {
+        let (code, count) = (lines.start.code(), rows.count);
+        if x.tiled {
+            let at = |row: usize, column: Value<'k>| x.at(rows.x(row), column);
+            return code.fold(lines, LINES, sums, |line, sums| {
+                self.lines((x.buffer, count, &at), weights, (line, LINES), sums)
+            });
+        }
+        let starts = (0..count).map(|row| rows.x(row) * x.inputs);
+        let operands: Vec<Value<'k>> =
+            starts.chain([lines.start, lines.end]).chain(sums.iter().copied()).collect();
+        let name = format!("products_of_{count}_{}", x.element);
+        self.of_panels(&name, (x.buffer, count), weights, &operands, |x, weights, operands| {
+            let (starts, operands) = operands.split_at(count);
+            operands[0].code().fold(operands[0]..operands[1], LINES, &operands[2..], |line, sums| {
+                let at = |row: usize, column| starts[row] + column;
+                self.lines((x, count, &at), weights, (line, LINES), sums)
+            })
+        })
+    }
+
+    /// Multiplies the columns of some lines by the activations, and adds the products to the sums. The closure
+    /// `at` returns the index of a row's number.
     fn lines<'k>(
         &self,
-        code: &'k Code,
-        (x, rows): (Dense<'k>, Rows<'k>),
+        (x, rows, at): (Buffer<'k>, usize, &dyn Fn(usize, Value<'k>) -> Value<'k>),
         weights: &[Panel<'k>],
         (first, count): (Value<'k>, usize),
         sums: &[Value<'k>],
     ) -> Vec<Value<'k>> {
-        let mut sums = sums.to_vec();
+        let (code, mut sums) = (first.code(), sums.to_vec());
         // If x is bf16 too, the code multiplies two columns of bf16 together.
-        let (columns, in_pairs) = (self.line_columns(), x.element == Element::Bf16);
+        let (columns, in_pairs) = (self.line_columns(), x.element() == Element::Bf16);
         ask(code, weights, first * LINE, count);
         for line in 0..count {
             let bytes: Vec<Value<'k>> = weights.iter().map(|w| w.line((first + line) * LINE)).collect();
@@ -96,15 +127,15 @@ impl Matmul<'_> {
                     }
                 });
                 let weights: Vec<Value<'k>> = weights.collect();
-                for row in 0..rows.count {
-                    let at = x.at(rows.x(row), (first + line) * columns + step);
+                for row in 0..rows {
+                    let at = at(row, (first + line) * columns + step);
                     let x = if in_pairs {
-                        x.buffer.load(at, Type::lanes(2, Element::Bf16)).bits(Type::Scalar(Element::I32))
+                        x.load(at, Type::lanes(2, Element::Bf16)).bits(Type::Scalar(Element::I32))
                     } else {
-                        x.buffer.load(at, Type::Scalar(x.element)).convert(Element::F32).broadcast(PANEL)
+                        x.load(at, Type::Scalar(x.element())).convert(Element::F32).broadcast(PANEL)
                     };
                     for (panel, &weights) in weights.iter().enumerate() {
-                        let sum = &mut sums[panel * rows.count + row];
+                        let sum = &mut sums[panel * rows + row];
                         *sum = if in_pairs {
                             self.isa.add_bf16_pairs(*sum, weights, x)
                         } else {

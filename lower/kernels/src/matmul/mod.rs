@@ -524,6 +524,27 @@ impl Matmul<'_> {
         (0..sums).map(|i| kept.load(code.index(i * PANEL), SUMS)).collect()
     }
 
+    /// Calls a function of `rows` activation rows in the buffer `x` and some weight panels, which returns a sum
+    /// for each pair of these. Matmuls of all sizes share it; `name` contains all other facts of its code.
+    fn of_panels<'k>(
+        &self,
+        name: &str,
+        (x, rows): (Buffer<'k>, usize),
+        weights: &[Panel<'k>],
+        operands: &[Value<'k>],
+        body: impl for<'f> FnOnce(Buffer<'f>, &[Panel<'f>], &[Value<'f>]) -> Vec<Value<'f>>,
+    ) -> Vec<Value<'k>> {
+        let (panels, Panel { weight, ahead, at }) = (weights.len(), weights[0]);
+        let name = format!("{name}_{panels}_{}_ahead{ahead}_{}", self.format.word(), self.isa.name());
+        let all: Vec<Value<'k>> = weights.iter().map(|panel| panel.at).chain(operands.to_vec()).collect();
+        let results = vec![SUMS; rows * panels];
+        at.code().call(&name, (&[x, weight], &all), &results, |_, buffers, operands| {
+            let (places, operands) = operands.split_at(panels);
+            let weights: Vec<_> = places.iter().map(|&at| Panel { weight: buffers[1], at, ahead }).collect();
+            body(buffers[0], &weights, operands)
+        })
+    }
+
     /// The mask of a panel's valid outputs; `None` for all 16. The last panel can have fewer.
     fn mask<'k>(&self, code: &'k Code, panel: Value<'k>) -> Option<Value<'k>> {
         let all = self.outputs.is_multiple_of(PANEL);

@@ -93,7 +93,7 @@ impl Matmul<'_> {
         sums: &[Value<'k>],
     ) -> Vec<Value<'k>> {
         let operands = [&[chunks.start, chunks.end], sums].concat();
-        self.of_panels("products", rows, weights, &operands, |rows, weights, operands| {
+        self.of_rows("products", rows, weights, &operands, |rows, weights, operands| {
             let code = operands[0].code();
             let ready = self.scales_of(weights.len()).map(|count| code.scratch(Element::F32, count));
             code.fold(operands[0]..operands[1], 1, &operands[2..], |chunk, sums| {
@@ -103,8 +103,7 @@ impl Matmul<'_> {
     }
 
     /// Calls a function of some activation rows and weight panels, which returns a sum for each pair of these.
-    /// Its name says all facts that its code depends on.
-    fn of_panels<'k>(
+    fn of_rows<'k>(
         &self,
         name: &str,
         rows: &[Row<'k>],
@@ -112,22 +111,14 @@ impl Matmul<'_> {
         operands: &[Value<'k>],
         body: impl for<'f> FnOnce(&[Row<'f>], &[Panel<'f>], &[Value<'f>]) -> Vec<Value<'f>>,
     ) -> Vec<Value<'k>> {
-        let (row, panel, code) = (rows[0], weights[0], weights[0].at.code());
-        let (format, bits) = (self.format.word(), bits_suffix(self.activations));
-        let (count, panels, ahead, isa) = (rows.len(), weights.len(), panel.ahead, self.isa.name());
-        let name = format!("{name}_{count}x{panels}_{format}{bits}_ahead{ahead}_{isa}");
-        let places = rows.iter().map(|row| row.at).chain(weights.iter().map(|panel| panel.at));
-        let all: Vec<Value<'k>> = [row.values].into_iter().chain(places).chain(operands.to_vec()).collect();
-        let (buffers, results) = ([row.buffer, panel.weight], vec![SUMS; count * panels]);
-        let form = row.form;
-        code.call(&name, (&buffers, &all), &results, |_, buffers, operands| {
-            let (values, operands) = (operands[0], &operands[1..]);
-            let (at_rows, operands) = operands.split_at(count);
-            let (at_panels, operands) = operands.split_at(panels);
-            let rows: Vec<_> = at_rows.iter().map(|&at| Row::sized(buffers[0], at, form, values)).collect();
-            let weights: Vec<_> =
-                at_panels.iter().map(|&at| Panel { weight: buffers[1], at, ahead }).collect();
-            body(&rows, &weights, operands)
+        let (count, Row { form, values, buffer, .. }) = (rows.len(), rows[0]);
+        let all: Vec<Value<'k>> =
+            [values].into_iter().chain(rows.iter().map(|row| row.at)).chain(operands.to_vec()).collect();
+        let name = format!("{name}_of_{count}{}", bits_suffix(self.activations));
+        self.of_panels(&name, (buffer, count), weights, &all, |buffer, weights, operands| {
+            let (values, (places, operands)) = (operands[0], operands[1..].split_at(count));
+            let rows: Vec<_> = places.iter().map(|&at| Row::sized(buffer, at, form, values)).collect();
+            body(&rows, weights, operands)
         })
     }
 
@@ -223,7 +214,7 @@ impl Matmul<'_> {
 
     /// Multiplies a row's listed groups of nonzero residuals, and adds them to the rounded sums of each panel.
     fn add_residuals<'k>(&self, row: Row<'k>, weights: &[Panel<'k>], sums: &[Value<'k>]) -> Vec<Value<'k>> {
-        self.of_panels("residuals", &[row], weights, sums, |rows, weights, sums| {
+        self.of_rows("residuals", &[row], weights, sums, |rows, weights, sums| {
             let (row, code) = (rows[0], sums[0].code());
             let of_chunk = code.index(self.format.columns() / GROUP);
             let residuals = [row.residuals()];
