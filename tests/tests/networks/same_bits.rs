@@ -220,8 +220,8 @@ fn logits_have_the_same_bits_in_any_schedule() {
 pub(crate) fn reversed(text: String) -> String {
     let (mut edited, mut inside, mut renamed) = (String::new(), false, Vec::<(String, String)>::new());
     for (number, line) in text.lines().enumerate() {
-        if line.trim_start().starts_with("func.func @") {
-            inside = line.contains("@product_") && line.contains("_1x");
+        if line.trim_start().starts_with("func.func ") {
+            inside = line.contains("@products_of_1_") || line.contains("@product_") && line.contains("_1x");
             renamed.clear();
         }
         let mut line = line.to_owned();

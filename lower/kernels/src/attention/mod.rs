@@ -88,7 +88,7 @@ impl Attention {
             MaskTerm::Window(width) => Some(*width),
             _ => None,
         });
-        let attention = Self {
+        let mut attention = Self {
             element: lane(q.element),
             batch: k.shape[..k.rank() - 2].iter().product(),
             of_offset: offset
@@ -115,6 +115,12 @@ impl Attention {
             has_tiles: isa.tiles().bf16,
             has_long_vectors: isa.has_long_vectors(),
         };
+        // A single token's kernel is the same for rows of all lengths, and layers with other rows share it.
+        if let (1, true, Some(tokens)) =
+            (attention.queries, attention.batch == attention.heads, &mut attention.tokens)
+        {
+            tokens.stride = tokens.from + attention.heads * attention.group * attention.features;
+        }
         // The rotary embedding needs rows in token order. With a single token, head order is also token order.
         let ordered = !attention.before.rotates() || attention.tokens.is_some() || attention.queries == 1;
         // Token order requires an axis of heads.
