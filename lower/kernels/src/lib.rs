@@ -315,7 +315,11 @@ impl Kernels {
             );
         }
         text.push_str("    builtin.module {\n");
-        let functions: BTreeMap<_, _> = self.called.values().flat_map(|kernel| &kernel.functions).collect();
+        let mut functions = BTreeMap::new();
+        for (name, function) in self.called.values().flat_map(|kernel| &kernel.functions) {
+            let before = functions.insert(name, function);
+            debug_assert!(before.is_none_or(|before| before == function), "{name} has two meanings");
+        }
         functions.values().for_each(|function| text.push_str(&self.fused(function)));
         for (name, kernel) in &self.called {
             let arguments = (0..kernel.bindings)

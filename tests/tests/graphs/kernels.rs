@@ -89,6 +89,28 @@ fn packed(format: WeightFormat, outputs: usize, inputs: usize, seed: u64) -> Val
     op.eval(&[&weight], &ty)
 }
 
+/// Matmuls of all sizes share the code of their products and of quantization, so that a module compiles it once.
+#[test]
+fn matmuls_of_other_sizes_share_functions() {
+    let Some((target, _)) = levels().into_iter().next() else { return };
+    let counted = |sizes: &[[usize; 2]], format: WeightFormat| {
+        let mut calls = Calls::default();
+        for (seed, &[inputs, outputs]) in (1..).zip(sizes) {
+            let activations = ActivationBits::Mixed;
+            let op = PackedLinear { format, outputs, element: ElementType::F32, activations };
+            let x = random(TensorType::new(ElementType::F32, [1, inputs]), seed);
+            calls.call(op, vec![x, packed(format, outputs, inputs, seed)]);
+        }
+        let text = lower::lower(&calls.trace, &target).unwrap().text;
+        ["func.func private @", "func.func @product_"].map(|word| text.matches(word).count())
+    };
+    for format in [WeightFormat::F32, WeightFormat::Q8, WeightFormat::Q4K] {
+        let [functions, kernels] = counted(&[[256, 64]], format);
+        assert!(functions > 0 && kernels == 1, "{format:?}: {functions} functions of {kernels} kernels");
+        assert_eq!(counted(&[[256, 64], [512, 96], [1024, 128]], format), [functions, 3], "{format:?}");
+    }
+}
+
 /// Rows, inputs, outputs: one of each, whole lines and panels, what does not divide, and more than a block of each.
 const EXTENTS: [[usize; 3]; 11] = [
     [1, 1, 1],
