@@ -4,6 +4,7 @@
 #[macro_use]
 mod macros;
 
+mod alignment;
 pub mod config;
 pub mod decoder;
 pub mod delta_net;
@@ -41,6 +42,7 @@ use ops::ElementType;
 use storage::Storage;
 use trace::{Ignorable, Quantization};
 
+pub use alignment::Alignment;
 pub use decoder::LlamaConfig;
 pub use embedding_gemma::EmbeddingGemmaConfig;
 pub use experts::ExpertsConfig;
@@ -184,6 +186,14 @@ impl ModelConfig {
         }
     }
 
+    /// The network whose attention tells the times of words, for a family that transcribes speech.
+    pub fn aligned(&self) -> Option<&whisper::WhisperConfig> {
+        match self {
+            Self::Whisper(config) => Some(config),
+            _ => None,
+        }
+    }
+
     /// The key of the embedding table, if the output head is tied to it.
     fn tied(&self) -> Option<&'static str> {
         let Facts { family, tied, .. } = self.facts();
@@ -279,7 +289,7 @@ pub trait Architecture: Send + Sync {
 /// Fails for a network that does not continue text. `path` is that of the model.
 pub fn check_generates(kind: &ModelKind, path: &Path) -> Result<(), ConfigError> {
     match kind {
-        ModelKind::Text | ModelKind::Tower => Ok(()),
+        ModelKind::Text | ModelKind::Tower | ModelKind::Alignment => Ok(()),
         ModelKind::Speech(_) => Err(transcribes(path)?),
         ModelKind::Embedding(sentence) if sentence.pairs.is_some() => Err(scores(path)?),
         ModelKind::Embedding(_) => {
@@ -316,7 +326,7 @@ pub fn check_embeds<'a>(kind: &'a ModelKind, path: &Path) -> Result<&'a Sentence
         ModelKind::Embedding(sentence) if sentence.pairs.is_some() => Err(scores(path)?),
         ModelKind::Embedding(sentence) => Ok(sentence),
         ModelKind::Speech(_) => Err(transcribes(path)?),
-        ModelKind::Text | ModelKind::Tower => {
+        ModelKind::Text | ModelKind::Tower | ModelKind::Alignment => {
             let (found, path) = declared(path)?;
             Err(ConfigError::Generates { found, path })
         }

@@ -7,6 +7,7 @@ use dsl::{EntryPoint, LogitsMode};
 use irpa::{ArchiveError, Checkpoint, ModelFiles};
 use trace::{Ignorable, Quantization};
 
+use crate::alignment::Alignment;
 use crate::config::ConfigError;
 use crate::family::{Family, GgufFamily, Stacks, TOWER_PREFIXES};
 use crate::gguf::{self, Renaming};
@@ -16,6 +17,7 @@ use crate::shape_check::DeclaredSize;
 use crate::speech::SpeechConfig;
 use crate::storage::Storage;
 use crate::vision::{POOLING_HEAD, TEXT_IGNORABLE, TOWER, Vision};
+use crate::whisper::WhisperConfig;
 use crate::{Architecture, ModelConfig, UntiedHead, head};
 
 /// With all facts about its checkpoint as data, so that a network that wraps another one cannot forget any.
@@ -37,6 +39,8 @@ pub struct Opened {
     pub renamed: Option<Checkpoint>,
     /// The tower that computes features of images.
     pub vision: Option<Vision>,
+    /// The network whose attention tells the times of words.
+    pub aligned: Option<WhisperConfig>,
 }
 
 /// The purpose of a network, which determines its entry points.
@@ -50,6 +54,8 @@ pub enum ModelKind {
     Speech(SpeechConfig),
     /// The network computes features of an image.
     Tower,
+    /// The network computes the attention of a text to speech.
+    Alignment,
 }
 
 /// Converts the names of a checkpoint's tensors to the names that a network declares.
@@ -92,6 +98,7 @@ impl From<ModelConfig> for Opened {
             untied_head: None,
             renamed: None,
             vision: config.vision().cloned(),
+            aligned: config.aligned().cloned(),
             network: Arc::new(config),
         }
     }
@@ -110,6 +117,7 @@ impl Opened {
             untied_head: None,
             renamed: None,
             vision: None,
+            aligned: None,
         }
     }
 
@@ -126,6 +134,19 @@ impl Opened {
             untied_head: None,
             renamed: self.renamed.clone(),
             vision: None,
+            aligned: None,
+        })
+    }
+
+    /// The network that computes the attention of `heads`, each a layer and a number, to the speech of a known text.
+    #[must_use]
+    pub fn aligner(&self, heads: Vec<[usize; 2]>) -> Option<Self> {
+        let whisper = self.aligned.clone()?;
+        Some(Self {
+            network: Arc::new(Alignment { whisper, heads }),
+            kind: ModelKind::Alignment,
+            aligned: None,
+            ..self.clone()
         })
     }
 
@@ -221,13 +242,14 @@ impl ModelKind {
             }
             Self::Speech(speech) => speech.entry_points(batch, chunk, context),
             Self::Tower => vec![EntryPoint::new("see", batch, context, context, LogitsMode::None)],
+            Self::Alignment => vec![EntryPoint::new("align", batch, context, context, LogitsMode::None)],
         }
     }
 
     /// The settings with which an embedding model prepares texts, or `None` for another model.
     pub fn sentence(&self) -> Option<&SentenceConfig> {
         match self {
-            Self::Text | Self::Tower | Self::Speech(_) => None,
+            Self::Text | Self::Tower | Self::Alignment | Self::Speech(_) => None,
             Self::Embedding(sentence) => Some(sentence),
         }
     }
@@ -236,14 +258,14 @@ impl ModelKind {
     pub fn speech(&self) -> Option<&SpeechConfig> {
         match self {
             Self::Speech(speech) => Some(speech),
-            Self::Text | Self::Tower | Self::Embedding(_) => None,
+            Self::Text | Self::Tower | Self::Alignment | Self::Embedding(_) => None,
         }
     }
 
     /// Beside tokenizer and weights; some may be missing.
     pub fn files(&self) -> Vec<String> {
         match self {
-            Self::Text | Self::Tower => Vec::new(),
+            Self::Text | Self::Tower | Self::Alignment => Vec::new(),
             Self::Embedding(sentence) => sentence.files(),
             Self::Speech(_) => SpeechConfig::FILES.map(str::to_owned).into(),
         }

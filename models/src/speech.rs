@@ -11,6 +11,12 @@ pub struct SpeechConfig {
     pub bins: usize,
     /// The tokens of the network.
     pub vocabulary: usize,
+    /// The layers of the decoder.
+    pub layers: usize,
+    /// The attention heads of each layer of the decoder.
+    pub heads: usize,
+    /// The width of the median filter over the attention that tells the times of words, in positions of the encoder.
+    pub median_filter_width: usize,
 }
 
 impl SpeechConfig {

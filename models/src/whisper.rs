@@ -170,15 +170,29 @@ pub struct WhisperConfig {
     pub max_position_embeddings: usize,
     /// The element type of the checkpoint's weights, if the configuration contains this type.
     pub element: Option<ElementType>,
+    /// The width of the median filter over the attention that tells the times of words, an odd number.
+    pub median_filter_width: usize,
     /// Always true: the head has the weight of the token embedding.
     pub tie_word_embeddings: bool,
 }
 
 impl WhisperConfig {
+    /// The features of a head of the decoder.
+    pub(crate) fn head_features(&self) -> usize {
+        self.d_model / self.decoder_attention_heads.max(1)
+    }
+
     /// The spectrogram that the encoder reads.
     pub(crate) fn speech(&self) -> SpeechConfig {
         let (frames, bins) = (2 * self.max_source_positions, self.num_mel_bins);
-        SpeechConfig { frames, bins, vocabulary: self.vocab_size }
+        SpeechConfig {
+            frames,
+            bins,
+            vocabulary: self.vocab_size,
+            layers: self.num_hidden_layers,
+            heads: self.decoder_attention_heads,
+            median_filter_width: self.median_filter_width,
+        }
     }
 
     /// For comparison with the shapes in the checkpoint.
@@ -227,10 +241,13 @@ pub(crate) fn read(keys: &Keys) -> WhisperConfig {
         "mask_time_length",
         "mask_time_min_masks",
         "mask_time_prob",
-        "median_filter_width",
         "num_hidden_layers",
         "use_weighted_layer_sum",
     ]);
+    let median_filter_width = keys.optional_count("median_filter_width").unwrap_or(7);
+    if median_filter_width.is_multiple_of(2) {
+        keys.refuse("median_filter_width", median_filter_width, "an odd number");
+    }
     WhisperConfig {
         vocab_size: keys.count("vocab_size"),
         d_model: keys.count("d_model"),
@@ -245,6 +262,7 @@ pub(crate) fn read(keys: &Keys) -> WhisperConfig {
         max_source_positions: keys.count("max_source_positions"),
         max_position_embeddings: keys.count("max_target_positions"),
         element: keys.element_type(),
+        median_filter_width,
         tie_word_embeddings: true,
     }
 }

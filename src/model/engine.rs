@@ -10,20 +10,23 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use generate::{
-    Batch, Budgeted, DraftModel, Drafter, Executor, Finish, GenerateError, Generated, Lookup, MtpDrafter,
-    Network, Reply, SavedSequence, Session, TokenLogprobs, Tokenizer, check_tokens,
+    Batch, Budgeted, DraftModel, Drafter, Executor, Features, Finish, GenerateError, Generated, Lookup,
+    MtpDrafter, Network, Reply, SavedSequence, Session, TokenLogprobs, Tokenizer, check_tokens,
 };
 use irpa::{Archive, ModelFiles};
 use models::{ModelKind, Opened};
-use program::LoadedNetwork;
+use ops::{Array, ArrayError};
+use program::{LoadedNetwork, Program};
 use runtime::Transfers;
 use targets::DeviceName;
 
-use super::jobs::{Completion, EmbedJob, Embedded, GenerateJob, Job, Listener, ModelInfo, TextEvent};
+use super::jobs::{
+    AlignJob, Completion, EmbedJob, Embedded, GenerateJob, Job, Listener, ModelInfo, TextEvent,
+};
 use super::source::{BuildInfo, Ready, Source, build_checkpoint, open_export};
 use super::tiles::{self, KnownTiles};
 use super::{ModelError, OpenOptions, Speculation};
-use crate::embed::{Embedder, check_texts, length_for};
+use crate::embed::{EmbedError, Embedder, check_texts, length_for};
 use crate::xla::StartedPlugins;
 
 pub(super) struct Unbuilt {
@@ -159,7 +162,7 @@ impl<'a> Engine<'a> {
             Source::Export(manifest, _) => open_export(files.path(), manifest, options)?,
             Source::Checkpoint(model) => match model.kind {
                 ModelKind::Embedding(_) => return Ok(Self::Embedding(model)),
-                ModelKind::Text | ModelKind::Tower | ModelKind::Speech(_) => {
+                ModelKind::Text | ModelKind::Tower | ModelKind::Alignment | ModelKind::Speech(_) => {
                     build_checkpoint(files, model, options, options.score, plugins)?
                 }
             },
@@ -182,6 +185,8 @@ struct Sequences<'a, E: Executor> {
     /// The vision tower, after it has read an image.
     tower: Option<Ready>,
     known: KnownTiles,
+    /// The network that finds the times of words, after it has found some.
+    aligner: Option<Ready>,
 }
 
 /// A sequence of the batch.
@@ -206,8 +211,20 @@ impl<'a, E: Executor> Sequences<'a, E> {
         batch: Batch<'a, E>,
     ) -> Self {
         let (running, waiting) = ((0..network.batch()).map(|_| None).collect(), VecDeque::new());
-        let (scorer, tower, known) = (None, None, KnownTiles::default());
-        Self { from, build, network, tokenizer, batch, running, waiting, scorer, tower, known }
+        let known = KnownTiles::default();
+        Self {
+            from,
+            build,
+            network,
+            tokenizer,
+            batch,
+            running,
+            waiting,
+            scorer: None,
+            tower: None,
+            known,
+            aligner: None,
+        }
     }
 
     fn serve(mut self, jobs: &Receiver<Job>) {
@@ -240,6 +257,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
             Job::Load(saved, answer) => drop(answer.send(self.load(*saved))),
             Job::Embed(_, answer) => drop(answer.send(Err(generates_text(self.from.files.path())))),
             Job::See(patches, answer) => drop(answer.send(self.see(&patches))),
+            Job::Align(job, answer) => drop(answer.send(self.align(job))),
         }
     }
 
@@ -353,6 +371,23 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok((vectors, vision.features))
     }
 
+    /// The attention of the heads, `[heads, context, positions]`.
+    fn align(&mut self, job: AlignJob) -> Result<Vec<f32>, ModelError> {
+        let from = self.from;
+        let AlignJob { heads, tokens, mel } = job;
+        let ready = match self.aligner.take() {
+            Some(ready) => ready,
+            None => {
+                let refuse = || generates_text(from.files.path());
+                let Source::Checkpoint(model) = from.source else { return Err(refuse()) };
+                let aligner = model.aligner(heads).ok_or_else(refuse)?;
+                from.program(&aligner, &from.options.of_aligner(), false)?
+            }
+        };
+        let ready = self.aligner.insert(ready);
+        if tokens.is_empty() { Ok(Vec::new()) } else { align(&ready.program, &tokens, &mel) }
+    }
+
     fn score(&mut self, tokens: &[u32]) -> Result<Vec<Vec<f32>>, ModelError> {
         let network = self.network;
         check_tokens(tokens, 0, network.context(), network.vocabulary())?;
@@ -383,6 +418,24 @@ impl Origin<'_> {
     fn program(&self, model: &Opened, options: &OpenOptions, score: bool) -> Result<Ready, ModelError> {
         build_checkpoint(self.files, model, options, score, self.plugins)
     }
+}
+
+/// Tokens that are not real follow those of the text.
+fn align(program: &Program, tokens: &[u32], mel: &Features) -> Result<Vec<f32>, ModelError> {
+    let arguments = || {
+        let context = program.signatures()[0].arguments[1].ty.shape[1];
+        let mut padded: Vec<i32> = tokens.iter().map(|&token| token.cast_signed()).collect();
+        padded.resize(context, 0);
+        let frames = mel.numbers.len() / mel.width.max(1);
+        Ok::<_, ArrayError>([
+            Array::from_slice(&mel.numbers, [1, frames, mel.width])?,
+            Array::from_slice(&padded, [1, context])?,
+            Array::from_slice(&[tokens.len() as i32], [1])?,
+        ])
+    };
+    let found = program.call("align", &arguments().map_err(EmbedError::from)?).map_err(EmbedError::from)?;
+    let weights = found.first().map(Array::to_vec::<f32>).transpose().map_err(EmbedError::from)?;
+    Ok(weights.unwrap_or_default())
 }
 
 pub(super) fn reads_text(path: &Path) -> ModelError {
@@ -472,6 +525,7 @@ impl Embeddings<'_> {
                 Job::Load(_, answer) => drop(answer.send(Err(kind("load a text")))),
                 Job::Embed(job, answer) => drop(answer.send(self.embed(job))),
                 Job::See(_, answer) => drop(answer.send(Err(kind("read images")))),
+                Job::Align(_, answer) => drop(answer.send(Err(kind("transcribe speech")))),
             }
         }
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use generate::{Generated, Prompt, SavedSequence, TokenLogprobs, TokenOptions};
+use generate::{Features, Generated, Prompt, SavedSequence, TokenLogprobs, TokenOptions};
 use models::fit::OpenWarning;
 use runtime::Transfers;
 
@@ -20,6 +20,18 @@ pub(super) enum Job {
     Embed(EmbedJob, Sender<Result<Embedded, ModelError>>),
     /// The patches of a tile of an image. The answer has the tile's vectors, and their width.
     See(Vec<f32>, Sender<Result<(Vec<f32>, usize), ModelError>>),
+    /// A text that speech has. The answer has the attention of each head.
+    Align(AlignJob, Sender<Result<Vec<f32>, ModelError>>),
+}
+
+/// A text and its speech.
+pub(super) struct AlignJob {
+    /// Each a layer and a number.
+    pub heads: Vec<[usize; 2]>,
+    /// Without tokens, only the network is built.
+    pub tokens: Vec<u32>,
+    /// The spectrogram of a window.
+    pub mel: Features,
 }
 
 /// Texts, or pairs of texts.

@@ -23,6 +23,7 @@ mod subtitles;
 mod text;
 mod tiles;
 mod transcribe;
+mod words;
 
 pub use conversation::{Conversation, PreparedTurn, Turn};
 pub use error::ModelError;
@@ -41,5 +42,6 @@ pub use rerank::{Ranked, Reranked};
 pub use source::{BuildInfo, choose_target};
 pub use speech::TranscribeOptions;
 pub use transcribe::{SpeechProgress, SpeechSegment, Transcript};
+pub use words::SpeechWord;
 
 pub use crate::tuning::TuningSource;

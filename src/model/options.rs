@@ -265,6 +265,12 @@ impl OpenOptions {
         Self { numeric, ..self.of_draft() }
     }
 
+    /// Returns the options of the network that finds the times of words. It reads the same archive.
+    pub(super) fn of_aligner(&self) -> Self {
+        let speculate = Speculation::Off;
+        Self { slots: 1, context: None, chunk: None, speculate, score: false, images: false, ..self.clone() }
+    }
+
     /// Creates a function that passes each build step to the function in [`watch`](Self::watch).
     pub(super) fn watch_steps(&self) -> impl FnMut(BuildStep) -> ControlFlow<()> + '_ {
         |step| self.watch.as_ref().map_or(ControlFlow::Continue(()), |watch| watch.tell(step))

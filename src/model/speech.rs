@@ -18,6 +18,8 @@ pub struct TranscribeOptions {
     /// Whether the model writes timestamps, which split the text into segments. Without them, each window of 30 s
     /// is a segment, and a word at the border of two windows can be wrong.
     pub timestamps: bool,
+    /// Whether each segment has the times of its words. They take a second network call for each window.
+    pub words: bool,
     /// A text that could stand before the transcript, with names in their spelling.
     pub prompt: Option<String>,
     /// Whether the model reads the text of the windows before. A repetition then easily goes on.
@@ -41,6 +43,7 @@ impl Default for TranscribeOptions {
             language: None,
             translate: false,
             timestamps: true,
+            words: false,
             prompt: None,
             condition_on_prev_tokens: false,
             temperatures: vec![0.0, 0.2, 0.4, 0.6, 0.8, 1.0],
@@ -96,7 +99,41 @@ pub(super) struct Speech {
     max_initial: Option<u32>,
     transcribe: u32,
     translate: u32,
+    /// The layer and the number of each attention head that follows the speech.
+    pub alignment_heads: Vec<[usize; 2]>,
+    /// The width of the median filter over their attention.
+    pub median_filter_width: usize,
 }
+
+/// The codes of languages without spaces between words.
+const UNSPACED: &[&str] = &["zh", "ja", "th", "lo", "my", "yue"];
+
+/// The heads that `generation_config.json` names, or as in openai-whisper all of the second half of the layers.
+fn alignment_heads(
+    folder: &Path,
+    config: &SpeechConfig,
+    defaults: &GenerationDefaults,
+) -> Result<Vec<[usize; 2]>, ModelError> {
+    const KEY: &str = "alignment_heads";
+    let Some((_, found)) = defaults.unapplied.iter().find(|(key, value)| key == KEY && value != "null")
+    else {
+        let layers = config.layers / 2..config.layers;
+        return Ok(layers.flat_map(|layer| (0..config.heads).map(move |head| [layer, head])).collect());
+    };
+    let is_known = |heads: &Vec<[usize; 2]>| {
+        let within = |&[layer, head]: &[usize; 2]| layer < config.layers && head < config.heads;
+        !heads.is_empty() && heads.iter().all(within)
+    };
+    let heads = serde_json::from_str(found).ok().filter(is_known);
+    heads.ok_or_else(|| {
+        let SpeechConfig { layers, heads, .. } = config;
+        let expected = format!("a list of pairs, each a layer below {layers} and a head below {heads}");
+        AudioError::Key { path: folder.join(DEFAULTS), key: KEY, found: errors::escaped(found), expected }
+            .into()
+    })
+}
+
+const DEFAULTS: &str = "generation_config.json";
 
 impl Speech {
     /// Removes the keys of `generation_config.json` that it knows from those that are not applied.
@@ -130,6 +167,7 @@ impl Speech {
             let token = "<|notimestamps|> behind other tokens".into();
             return Err(ModelError::SpeechToken { path: folder.into(), token });
         }
+        let alignment_heads = alignment_heads(folder, config, defaults)?;
         let max_initial = defaults.unapplied.iter().find(|(key, _)| key == "max_initial_timestamp_index");
         let max_initial = max_initial.and_then(|(_, value)| value.parse().ok());
         defaults.unapplied.retain(|(key, value)| !is_applied(key, value, no_timestamps));
@@ -145,6 +183,8 @@ impl Speech {
             max_initial,
             transcribe: token("<|transcribe|>")?,
             translate: token("<|translate|>")?,
+            alignment_heads,
+            median_filter_width: config.median_filter_width,
         })
     }
 
@@ -197,6 +237,11 @@ impl Speech {
         // transformers finds the token of silence by its place, because its name differs.
         let no_speech = Some(self.zero - 2);
         SpeechRules { begin, no_speech, timestamps: options.timestamps.then_some(timestamps) }
+    }
+
+    /// Whether words of a language are apart. `None` is English.
+    pub fn has_spaces(language: Option<&str>) -> bool {
+        !language.is_some_and(|code| UNSPACED.contains(&code))
     }
 
     /// The tokens of a text.

@@ -1,7 +1,8 @@
 //! Transcribes speech, window by window (`generate` in `models/whisper/generation_whisper.py` of transformers).
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::path::Path;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use audio::{LogMel, Spectrogram};
@@ -10,8 +11,10 @@ use serde::Serialize;
 
 use super::error::ModelError;
 use super::handle::Model;
+use super::jobs::{AlignJob, Job};
 use super::segments::{Judgement, compression_ratio, cut, judge, token_bytes};
 use super::speech::{Speech, TranscribeOptions};
+use super::words::{AttentionWeights, SpeechWord, words};
 
 /// The text of an audio file.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -47,6 +50,20 @@ pub struct SpeechSegment {
     pub compression_ratio: f64,
     /// The probability that nobody speaks in the window, from 0 to 1.
     pub no_speech_prob: f64,
+    /// If [`TranscribeOptions::words`] asks for them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub words: Vec<SpeechWord>,
+}
+
+impl SpeechSegment {
+    /// A segment for each word.
+    pub fn by_word(&self) -> Vec<Self> {
+        let of = |SpeechWord { word, start, end }: &SpeechWord| {
+            let (text, start, end) = (word.clone(), *start, *end);
+            Self { text, start, end, words: Vec::new(), ..self.clone() }
+        };
+        self.words.iter().map(of).collect()
+    }
 }
 
 /// The progress of [`Model::transcribe_samples`] after a window.
@@ -102,18 +119,42 @@ impl Model {
         options: &TranscribeOptions,
         watch: impl FnMut(SpeechProgress<'_>) -> ControlFlow<()>,
     ) -> Result<Transcript, ModelError> {
-        let (speech, begin) = (self.inner.text.speech()?, Instant::now());
+        let speech = self.inner.text.speech()?;
         speech.check(&self.inner.text.path, options)?;
+        if options.words {
+            // Its compilation is no time of the transcript.
+            self.attention(speech, Vec::new(), Features::default())?;
+        }
+        let begin = Instant::now();
         let mut transcriber = Transcriber::new(self, speech, samples, options)?;
         let segments = transcriber.run(watch)?;
         let language = transcriber.language.map_or("en", |(code, _)| code).into();
         let duration = samples.len() as f64 / f64::from(speech.mel.config().sampling_rate);
         Ok(Transcript { language, duration, segments, time: begin.elapsed() })
     }
+
+    fn attention(
+        &self,
+        speech: &Speech,
+        tokens: Vec<u32>,
+        mel: Features,
+    ) -> Result<AttentionWeights, ModelError> {
+        let heads = speech.alignment_heads.clone();
+        let positions = speech.mel.config().frames() / FRAMES_PER_TIMESTAMP;
+        let (answer, found) = channel();
+        let count = heads.len();
+        self.inner.ask(Job::Align(AlignJob { heads, tokens, mel }, answer))?;
+        let numbers = found.recv().map_err(|_| ModelError::Gone)??;
+        Ok(AttentionWeights { tokens: numbers.len() / (count * positions).max(1), positions, numbers })
+    }
 }
 
 /// The tokens of a window.
 struct Heard {
+    /// The tokens before those that the model wrote.
+    before: Vec<u32>,
+    /// Whether a token ended the text, and not the limit of tokens.
+    has_ended: bool,
     /// Without the tokens of language and task, and without the one that ended the text.
     tokens: Vec<u32>,
     temperature: f32,
@@ -160,9 +201,9 @@ impl<'a> Transcriber<'a> {
         while seek < self.windows.frames {
             let (features, frames) = self.windows.at(seek);
             let before = all.len();
-            seek = match self.heard(features, seek)? {
+            seek = match self.heard(&features, seek)? {
                 Some(heard) => {
-                    let (next, segments) = self.segments(&heard, seek, frames)?;
+                    let (next, segments) = self.segments(&heard, features, seek, frames)?;
                     all.extend(segments);
                     next
                 }
@@ -176,10 +217,10 @@ impl<'a> Transcriber<'a> {
     }
 
     /// The tokens of a window, or `None` if nobody speaks there.
-    fn heard(&mut self, features: Features, seek: usize) -> Result<Option<Heard>, ModelError> {
+    fn heard(&mut self, features: &Features, seek: usize) -> Result<Option<Heard>, ModelError> {
         let before = self.tokens_before()?;
         if !before.is_empty() {
-            self.detect(&features)?;
+            self.detect(features)?;
         }
         let temperatures = match self.options.temperatures.as_slice() {
             [] => &[0.0],
@@ -187,7 +228,7 @@ impl<'a> Transcriber<'a> {
         };
         for (i, &temperature) in temperatures.iter().enumerate() {
             let seed = self.options.seed.wrapping_add((seek + i) as u64);
-            let (heard, ratio) = self.draw(&features, &before, temperature, seed)?;
+            let (heard, ratio) = self.draw(features, &before, temperature, seed)?;
             let judgement = judge(self.options, ratio, heard.avg_logprob, heard.no_speech_prob);
             self.reads_before = self.options.condition_on_prev_tokens && temperature < 0.5;
             match judgement {
@@ -246,16 +287,19 @@ impl<'a> Transcriber<'a> {
         let begin = rules.begin.len();
         let options = self.drawing(rules, tokens.len(), temperature, seed);
         let source = Some(EncoderInput::Features(features.clone()));
-        let prompt = Prompt { source, ..Prompt::from(tokens) };
+        let prompt = Prompt { source, ..Prompt::from(tokens.clone()) };
         let generated = self.model.continue_prompt(prompt).options(options).complete()?.generated;
         self.learn_language(&generated.tokens);
         let scores = generated.scores;
         let avg_logprob = scores.logprob / scores.tokens.max(1) as f64;
-        let tokens = generated.tokens.get(begin..).unwrap_or_default().to_vec();
+        let (first, new) = generated.tokens.split_at(begin.min(generated.tokens.len()));
+        let (before, tokens) = ([&tokens, first].concat(), new.to_vec());
+        let has_ended = generated.finish == Finish::Stop;
         let mut whole = tokens.clone();
-        whole.extend(Some(self.speech.end).filter(|_| generated.finish == Finish::Stop));
+        whole.extend(Some(self.speech.end).filter(|_| has_ended));
         let ratio = compression_ratio(&token_bytes(&whole, self.model.info().vocabulary));
-        Ok((Heard { tokens, temperature, avg_logprob, no_speech_prob: scores.no_speech }, ratio))
+        let no_speech_prob = scores.no_speech;
+        Ok((Heard { before, has_ended, tokens, temperature, avg_logprob, no_speech_prob }, ratio))
     }
 
     /// The model's own options. As in transformers, `max_length` does not count the prompt.
@@ -278,10 +322,52 @@ impl<'a> Transcriber<'a> {
         sample as f64 / f64::from(config.sampling_rate)
     }
 
+    /// The position of the encoder at which each token of a window ends.
+    fn ends(&self, heard: &Heard, mel: Features, seek: usize) -> Result<Vec<usize>, ModelError> {
+        let Heard { before, tokens, has_ended, .. } = heard;
+        // As in transformers, a last token without a successor ends where the one before it does.
+        let rows = before.len()..before.len() + tokens.len() - usize::from(!has_ended && !tokens.is_empty());
+        if rows.is_empty() {
+            return Ok(vec![0; tokens.len()]);
+        }
+        let text = [&before[..], tokens].concat();
+        let weights = self.model.attention(self.speech, text, mel)?;
+        let sounding = (self.windows.frames - seek) / FRAMES_PER_TIMESTAMP;
+        let mut ends = weights.ends(rows, sounding, self.speech.median_filter_width);
+        ends.resize(tokens.len(), ends.last().copied().unwrap_or_default());
+        Ok(ends)
+    }
+
+    /// The words of a segment, in a window with these tokens and ends.
+    fn words(
+        &self,
+        all: &[u32],
+        segment: Range<usize>,
+        ends: &[usize],
+        seek: usize,
+    ) -> Result<Vec<SpeechWord>, ModelError> {
+        if !self.options.words {
+            return Ok(Vec::new());
+        }
+        let is_text = |index: &usize| all[*index] < self.speech.end;
+        let places: Vec<usize> = segment.filter(is_text).collect();
+        let tokens: Vec<u32> = places.iter().map(|&place| all[place]).collect();
+        let has_spaces = Speech::has_spaces(self.language.map(|(code, _)| code));
+        let second = |position: usize| self.seconds(seek + position * FRAMES_PER_TIMESTAMP);
+        let timed = |(word, tokens): (String, Range<usize>)| {
+            // A word begins where the token before it ends.
+            let before = places[tokens.start].checked_sub(1).map_or(0, |place| ends[place]);
+            SpeechWord { word, start: second(before), end: second(ends[places[tokens.end - 1]]) }
+        };
+        let found = words(self.model.inner.text.tokenizer()?, &tokens, has_spaces)?;
+        Ok(found.into_iter().map(timed).collect())
+    }
+
     /// The segments with text of a window, and the first frame of the next window.
     fn segments(
         &mut self,
         heard: &Heard,
+        mel: Features,
         seek: usize,
         frames: usize,
     ) -> Result<(usize, Vec<SpeechSegment>), ModelError> {
@@ -291,6 +377,7 @@ impl<'a> Transcriber<'a> {
         let zero = if self.options.timestamps { self.speech.zero } else { u32::MAX };
         let (next, cuts) = cut(&heard.tokens, zero, frames, FRAMES_PER_TIMESTAMP);
         let compression_ratio = compression_ratio(text(&heard.tokens)?.as_bytes());
+        let ends = if self.options.words { self.ends(heard, mel, seek)? } else { Vec::new() };
         let mut segments = Vec::new();
         for one in &cuts {
             let tokens = heard.tokens[one.tokens.clone()].to_vec();
@@ -308,6 +395,7 @@ impl<'a> Transcriber<'a> {
                 avg_logprob: heard.avg_logprob,
                 compression_ratio,
                 no_speech_prob: heard.no_speech_prob,
+                words: self.words(&heard.tokens, one.tokens.clone(), &ends, seek)?,
             });
         }
         for one in cuts {

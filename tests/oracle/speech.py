@@ -105,6 +105,7 @@ def main():
             suppress_tokens=[3, 7, *(ids[name] for name in SPECIAL[1:])], begin_suppress_tokens=[40, end], is_multilingual=True,
             lang_to_id={f"<|{code}|>": ids[f"<|{code}|>"] for code in LANGUAGES}, no_timestamps_token_id=ids["<|notimestamps|>"],
             task_to_id={"transcribe": ids["<|transcribe|>"], "translate": ids["<|translate|>"]}, return_timestamps=False,
+            alignment_heads=[[1, 1], [2, 0], [2, 1]],
         )
         samples = clip(11, 38_000)
         windows = [samples[i : i + 16_000] for i in range(0, len(samples), 16_000)]

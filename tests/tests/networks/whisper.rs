@@ -54,6 +54,13 @@ fn samples(seed: u32, count: u32) -> Vec<f32> {
     (0..count).map(sample).collect()
 }
 
+/// Loud and quiet parts in turn.
+fn pieces(seed: u32, count: u32) -> Vec<f32> {
+    let mut samples = samples(seed, count);
+    samples.chunks_mut(20_000).for_each(|part| part.iter_mut().take(10_000).for_each(|x| *x *= 0.01));
+    samples
+}
+
 fn trace(element: ElementType) -> Trace {
     let config = ModelConfig::read(folder(), &[]).unwrap();
     let ModelKind::Speech(speech) = config.kind() else { panic!("a Whisper takes speech") };
@@ -127,9 +134,7 @@ fn segments_are_those_of_transformers(model: &Model) {
     let golden: Json = serde_json::from_slice(&fs::read(folder().join("segments.json")).unwrap()).unwrap();
     let wrong = |case: &Json, change: &dyn Fn(&mut TranscribeOptions)| {
         let (given, count) = (&case["options"], case["count"].as_u64().unwrap());
-        let mut samples = samples(golden["clip"].as_u64().unwrap() as u32, count as u32);
-        // Loud and quiet parts in turn.
-        samples.chunks_mut(20_000).for_each(|part| part.iter_mut().take(10_000).for_each(|x| *x *= 0.01));
+        let samples = pieces(golden["clip"].as_u64().unwrap() as u32, count as u32);
         let mut options = TranscribeOptions {
             language: given["language"].as_str().map(str::to_owned),
             translate: given["task"] == "translate",
@@ -162,6 +167,39 @@ fn segments_are_those_of_transformers(model: &Model) {
     assert!(wrong(&cases[6], &|options| options.no_speech_threshold = Some(0.0012)) > 0);
 }
 
+/// The words of all segments, and their times in seconds.
+fn words_are_those_of_transformers(model: &Model) {
+    let golden: Json = serde_json::from_slice(&fs::read(folder().join("words.json")).unwrap()).unwrap();
+    let (mut words, mut exact) = (0, 0);
+    for case in golden["cases"].as_array().unwrap() {
+        let (given, count) = (&case["options"], case["count"].as_u64().unwrap());
+        let options = TranscribeOptions {
+            language: given["language"].as_str().map(str::to_owned),
+            translate: given["task"] == "translate",
+            condition_on_prev_tokens: given["condition_on_prev_tokens"] == true,
+            words: true,
+            ..greedy()
+        };
+        let samples = pieces(golden["clip"].as_u64().unwrap() as u32, count as u32);
+        let found = model.transcribe_samples(&samples, &options, |_| ControlFlow::Continue(())).unwrap();
+        let expected = case["segments"].as_array().unwrap();
+        assert_eq!(found.segments.len(), expected.len(), "{case}");
+        for (segment, expected) in found.segments.iter().zip(expected) {
+            let expected: Vec<(String, f64, f64)> = serde_json::from_value(expected.clone()).unwrap();
+            let texts = segment.words.iter().map(|word| &word.word);
+            assert!(texts.eq(expected.iter().map(|(word, ..)| word)), "{:?} {expected:?}", segment.words);
+            for (word, (_, start, end)) in segment.words.iter().zip(&expected) {
+                let far = (word.start - start).abs().max((word.end - end).abs());
+                assert!(far < 0.021, "{word:?}, expected {start} to {end}");
+                exact += usize::from(far < 1e-6);
+                words += 1;
+            }
+        }
+    }
+    // Nearly equal costs of two paths are rounded otherwise.
+    assert!(words > 25 && exact * 20 > words * 19, "{exact} of {words}");
+}
+
 /// No time is after the end of the file.
 fn found_end(count: u64) -> f64 {
     count as f64 / 16_000.0
@@ -173,6 +211,7 @@ fn transcripts_have_the_tokens_of_transformers() {
     let (model, golden) = (open(), golden());
     assert!(model.info().warnings.is_empty(), "{:?}", model.info().warnings);
     segments_are_those_of_transformers(&model);
+    words_are_those_of_transformers(&model);
     let samples = clip(&golden);
     let heard = |language: Option<&str>, translate: bool| {
         let language = language.map(str::to_owned);

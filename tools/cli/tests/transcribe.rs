@@ -67,6 +67,14 @@ fn files_become_text_and_json() {
     let vtt = succeed(tracewright(&given).arg("vtt")).out;
     assert!(vtt.starts_with("WEBVTT\n\n00:00:00."), "{vtt}");
     assert_eq!(vtt.matches(" --> ").count(), segments.len());
+
+    // Each word is a cue.
+    let words = |format| succeed(tracewright(&given).args([format, "--timestamps", "word"])).out;
+    let (vtt, object) = (words("vtt"), serde_json::from_str::<Value>(&words("json")).unwrap());
+    let words = |segment: &Value| segment["words"].as_array().unwrap().len();
+    let words: usize = object["segments"].as_array().unwrap().iter().map(words).sum();
+    assert!(words >= segments.len());
+    assert_eq!(vtt.matches(" --> ").count(), words);
 }
 
 #[test]

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tracewright::audio;
-use tracewright::model::{SpeechSegment, TranscribeOptions, Transcript};
+use tracewright::model::{SpeechSegment, SpeechWord, TranscribeOptions, Transcript};
 
 use crate::app::App;
 use crate::body::{fields, response, schema, shown};
@@ -49,7 +49,7 @@ pub struct AudioFields {
     response_format: Option<String>,
     /// The temperature. With 0, higher ones are tried for parts that the model transcribes badly.
     temperature: Option<String>,
-    /// The parts of the text with times in `verbose_json`: `segment`.
+    /// The parts of the text with times in `verbose_json`: `segment`, `word` or both.
     #[serde(rename = "timestamp_granularities[]")]
     granularities: Option<Vec<String>>,
     /// Whether the text arrives as server-sent events, segment by segment: `true` or `false`.
@@ -119,7 +119,8 @@ async fn answer(
     let Form { fields: given, file } = multipart::read(boundary, body, &app.options, MOST).await?;
     AUDIO.check(&given)?;
     let request: AudioFields = fields(&given)?;
-    let (format, options) = (request.format()?, request.options(translate)?);
+    let format = request.format()?;
+    let options = request.options(format, translate)?;
     let is_streamed = request.is_streamed(format)?;
     let loaded = app.models.get(request.model.as_deref()).await?;
     if !loaded.transcribes() {
@@ -234,13 +235,21 @@ impl AudioFields {
         }
     }
 
-    fn options(&self, translate: bool) -> Result<TranscribeOptions, Failure> {
-        if let Some(other) = self.granularities.iter().flatten().find(|one| *one != "segment") {
-            return Err(Failure::field("timestamp_granularities[]", shown(&json!(other)), "`segment`"));
+    fn options(&self, format: Format, translate: bool) -> Result<TranscribeOptions, Failure> {
+        const GRANULARITIES: &str = "timestamp_granularities[]";
+        let asked = || self.granularities.iter().flatten();
+        if let Some(other) = asked().find(|one| !["segment", "word"].contains(&one.as_str())) {
+            return Err(Failure::field(GRANULARITIES, shown(&json!(other)), "`segment` or `word`"));
+        }
+        let words = asked().any(|one| one == "word");
+        if words && format != Format::Verbose {
+            let found = shown(&json!("word"));
+            return Err(Failure::field(GRANULARITIES, found, "`word` only with `verbose_json`"));
         }
         let mut options = TranscribeOptions {
             language: self.language.clone().filter(|code| !code.is_empty()),
             translate,
+            words,
             prompt: self.prompt.clone(),
             ..TranscribeOptions::default()
         };
@@ -276,21 +285,29 @@ fn usage(transcript: &Transcript) -> Value {
 }
 
 #[derive(Serialize)]
-struct NumberedSegment<'a> {
+struct NumberedSegment {
     id: usize,
     #[serde(flatten)]
-    segment: &'a SpeechSegment,
+    segment: SpeechSegment,
 }
 
 fn verbose(transcript: &Transcript, translate: bool) -> Value {
-    let segments = transcript.segments.iter().enumerate();
+    let words = transcript.segments.iter().flat_map(|segment| &segment.words);
+    let word = |word: &SpeechWord| SpeechWord { word: word.word.trim().into(), ..word.clone() };
+    let words: Vec<SpeechWord> = words.map(word).collect();
+    let apart = |segment: &SpeechSegment| SpeechSegment { words: Vec::new(), ..segment.clone() };
+    let segments = transcript.segments.iter().map(apart).enumerate();
     let segments: Vec<_> = segments.map(|(id, segment)| NumberedSegment { id, segment }).collect();
-    json!({
+    let mut all = json!({
         "task": if translate { "translate" } else { "transcribe" },
         "language": transcript.language,
         "duration": transcript.duration,
         "text": transcript.text(),
         "segments": segments,
         "usage": usage(transcript),
-    })
+    });
+    if !words.is_empty() {
+        all["words"] = json!(words);
+    }
+    all
 }

@@ -20,8 +20,8 @@ pub struct Arguments {
     /// Translate the speech to English
     #[arg(long)]
     pub translate: bool,
-    /// Parts of the text that get times; with `none`, the network hears 30 seconds at a time, and a word at the border
-    /// of two such windows can be wrong
+    /// Parts of the text that get times: with `word`, each subtitle is a word; with `none`, a word at the border of two
+    /// windows can be wrong
     #[arg(long, value_enum, value_name = "PART", default_value = "segment")]
     pub timestamps: Timestamps,
     /// Format of the text on stdout: `txt` has a line for each segment, `srt` and `vtt` are subtitles, and `json` has
@@ -72,6 +72,7 @@ pub enum TextFormat {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Timestamps {
+    Word,
     Segment,
     None,
 }
@@ -149,7 +150,8 @@ mod run {
             TranscribeOptions {
                 language: (self.language != "auto").then(|| self.language.clone()),
                 translate: self.translate,
-                timestamps: self.timestamps == Timestamps::Segment,
+                timestamps: self.timestamps != Timestamps::None,
+                words: self.timestamps == Timestamps::Word,
                 prompt: self.prompt.clone(),
                 condition_on_prev_tokens: self.condition_on_prev_tokens,
                 temperatures: std::iter::once(self.temperature).chain(higher).collect(),
@@ -170,15 +172,22 @@ mod run {
             let name = file.display();
             let seconds = samples.len() as f64 / f64::from(model.sampling_rate()?);
             let (mut failed, mut number) = (None, 0);
+            let is_subtitle = matches!(self.format, TextFormat::Srt | TextFormat::Vtt);
             match self.format {
                 TextFormat::Txt if self.files.len() > 1 => print(&format!("{name}:\n"))?,
                 TextFormat::Vtt => print(Transcript::VTT)?,
                 _ => {}
             }
             let watch = |progress: SpeechProgress<'_>| {
-                for segment in progress.segments {
+                let cues: Vec<SpeechSegment> = match self.timestamps {
+                    Timestamps::Word if is_subtitle => {
+                        progress.segments.iter().flat_map(SpeechSegment::by_word).collect()
+                    }
+                    _ => progress.segments.to_vec(),
+                };
+                for cue in &cues {
                     number += 1;
-                    if let Some(text) = self.shown(segment, number)
+                    if let Some(text) = self.shown(cue, number)
                         && let Err(error) = print(&text)
                     {
                         failed = Some(error);

@@ -70,6 +70,12 @@ fn every_format_has_the_same_segments() {
     assert_eq!((&done["type"], &done["text"]), (&json!("transcript.text.done"), &verbose["text"]));
     let told: String = deltas.iter().map(|one| one["delta"].as_str().unwrap()).collect();
     assert_eq!((told.trim(), deltas.len()), (texts.trim(), segments.len()));
+    let granularities = ["segment", "word"].map(|part| ("timestamp_granularities[]", part));
+    let worded = good(PATH, &[&granularities[..], &[("response_format", "verbose_json")]].concat()).json();
+    assert_eq!(worded["segments"], verbose["segments"]);
+    let words = worded["words"].as_array().unwrap();
+    let times = |word: &Value| ["start", "end"].map(|key| word[key].as_f64().unwrap());
+    assert!(!words.is_empty() && words.is_sorted_by_key(times), "{words:?}");
     let translated = good("/v1/audio/translations", &[("response_format", "verbose_json")]).json();
     assert_eq!(translated["task"], "translate");
     let metrics = LISTENER.get("/metrics").body;
@@ -94,7 +100,9 @@ fn wrong_forms_are_refused() {
     refuse(file, &[("language", "klingon")], json!("language"), "expected one of");
     refuse(file, &[("response_format", "xml")], json!("response_format"), "expected `json`, `text`");
     refuse(file, &[("temperature", "hot")], json!("temperature"), "a number from 0 to 1");
-    refuse(file, &[("timestamp_granularities[]", "word")], json!("timestamp_granularities[]"), "`segment`");
+    let granularities = "timestamp_granularities[]";
+    refuse(file, &[(granularities, "letter")], json!(granularities), "`segment` or `word`");
+    refuse(file, &[(granularities, "word")], json!(granularities), "only with `verbose_json`");
     refuse(file, &[("chunking_strategy", "vad")], json!("chunking_strategy"), "is not supported");
     refuse(
         file,

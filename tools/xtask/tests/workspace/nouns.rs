@@ -232,7 +232,16 @@ const OTHER_MEANINGS: &[(&[&str], &[&str], &str)] = &[
     (&["adopt", "adopted", "continues", "seen"], &["text.rs"], "a panic that a test has seen"),
     (
         &["row", "rows"],
-        &["device_tensor.rs", "executor.rs", "network.rs", "entry.rs", "snapshot.rs", "xla.rs"],
+        &[
+            "device_tensor.rs",
+            "executor.rs",
+            "network.rs",
+            "entry.rs",
+            "snapshot.rs",
+            "xla.rs",
+            "words.rs",
+            "transcribe.rs",
+        ],
         "of a tensor",
     ),
     (
