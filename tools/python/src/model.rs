@@ -1,5 +1,6 @@
 //! An open model.
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,9 +9,9 @@ use numpy::{PyArray1, PyArray2, PyReadonlyArray1};
 use pyo3::exceptions::{PyTypeError, PyUserWarning};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tracewright::generate::{Chat, Tokenizer};
-use tracewright::model::Request;
+use tracewright::model::{Request, Transcript};
 use tracewright::{ModelError, user};
 
 use crate::error::raised;
@@ -86,6 +87,19 @@ fn conversation(
         }
     };
     Ok(Chat { messages, tools, variables, add_generation_prompt: true, now: None })
+}
+
+enum Speech {
+    File(PathBuf),
+    Samples(Vec<f32>),
+}
+
+fn samples(audio: &Bound<'_, PyAny>) -> PyResult<Speech> {
+    if let Ok(array) = audio.extract::<PyReadonlyArray1<'_, f32>>() {
+        return Ok(Speech::Samples(array.as_array().to_vec()));
+    }
+    let what = "`audio` is neither a path nor a one-dimensional array of float32 samples";
+    audio.extract().map(Speech::File).map_err(|_| PyTypeError::new_err(what))
 }
 
 #[pymethods]
@@ -178,6 +192,42 @@ impl PyModel {
         })?;
         ranked.sort_by_key(|one| one.index);
         Ok(PyArray1::from_iter(py, ranked.into_iter().map(|one| one.score)))
+    }
+
+    /// Transcribes an audio file, or float32 samples at `sampling_rate`.
+    #[pyo3(signature = (audio, **options))]
+    fn transcribe<'py>(
+        &self,
+        py: Python<'py>,
+        audio: &Bound<'py, PyAny>,
+        options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (model, options) = (self.model()?, options::transcription(options)?);
+        let rate = model.sampling_rate().map_err(raised)?;
+        let given = samples(audio)?;
+        let stopped = Arc::new(AtomicBool::new(false));
+        let stop = stopped.clone();
+        let found = wait::result(py, move || {
+            let samples = match given {
+                Speech::Samples(samples) => samples,
+                Speech::File(path) => tracewright::audio::decode(&path, rate)?,
+            };
+            model.transcribe_samples(&samples, &options, |_| {
+                if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })
+        });
+        let transcript = found.inspect_err(|_| stopped.store(true, Ordering::Relaxed))?;
+        let Transcript { language, duration, segments, .. } = &transcript;
+        let text = transcript.text();
+        let object =
+            json!({ "language": language, "duration": duration, "text": text, "segments": segments });
+        py.import("json")?.call_method1("loads", (object.to_string(),))
+    }
+
+    /// The samples per second that `transcribe` takes in an array.
+    #[getter]
+    fn sampling_rate(&self) -> PyResult<u32> {
+        self.model()?.sampling_rate().map_err(raised)
     }
 
     /// Returns the logits after each token of a text as float32 [tokens, vocabulary].

@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use serde_json::Value;
 use tracewright::generate::{ConstraintProgram, Sampling, Setting};
-use tracewright::model::WatchOpen;
+use tracewright::model::{TranscribeOptions, WatchOpen};
 use tracewright::numeric::NumericOption;
 use tracewright::runtime::Compiler;
 use tracewright::{Follow, GenerateOptions, OpenOptions};
@@ -93,6 +93,38 @@ pub fn generation(
         }
     }
     Ok((options, reuse))
+}
+
+/// Returns the options of a transcript.
+pub fn transcription(arguments: Option<&Bound<'_, PyDict>>) -> PyResult<TranscribeOptions> {
+    let mut options = TranscribeOptions::default();
+    for (name, argument) in given(arguments)? {
+        let (name, argument) = (name.as_str(), &argument);
+        match name {
+            "language" => options.language = Some(value(name, argument, "a string")?),
+            "translate" => options.translate = value(name, argument, SWITCH)?,
+            "timestamps" => {
+                let parts: String = value(name, argument, "a string")?;
+                if !["none", "segment", "word"].contains(&parts.as_str()) {
+                    let found = argument.repr()?;
+                    let what = format!("`{name}` is {found}, expected 'none', 'segment' or 'word'");
+                    return Err(PyValueError::new_err(what));
+                }
+                (options.timestamps, options.words) = (parts != "none", parts == "word");
+            }
+            "prompt" => options.prompt = Some(value(name, argument, "a string")?),
+            "condition_on_prev_tokens" => options.condition_on_prev_tokens = value(name, argument, SWITCH)?,
+            "temperatures" => options.temperatures = value(name, argument, "a sequence of numbers")?,
+            "compression_ratio_threshold" => {
+                options.compression_ratio_threshold = Some(value(name, argument, NUMBER)?);
+            }
+            "logprob_threshold" => options.logprob_threshold = Some(value(name, argument, NUMBER)?),
+            "no_speech_threshold" => options.no_speech_threshold = Some(value(name, argument, NUMBER)?),
+            "seed" => options.seed = value(name, argument, COUNT)?,
+            _ => return Err(unknown(name)),
+        }
+    }
+    Ok(options)
 }
 
 /// Converts an argument that is one text or a sequence of texts.

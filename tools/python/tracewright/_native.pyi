@@ -6,7 +6,7 @@ from typing import Any, Literal, Self, Unpack, final
 import numpy as np
 from numpy.typing import NDArray
 
-from .options import GenerateOptions, OpenOptions
+from .options import GenerateOptions, OpenOptions, TranscribeOptions, Transcript
 
 __version__: str
 
@@ -67,6 +67,11 @@ class Model:
         """Returns the embeddings of texts as float32 [texts, features]."""
     def rerank(self, query: str, documents: str | Sequence[str]) -> NDArray[np.float32]:
         """Returns the score of each document for a query as float32 [documents], in the order of the documents."""
+    def transcribe(self, audio: str | PathLike[str] | NDArray[np.float32], **options: Unpack[TranscribeOptions]) -> Transcript:
+        """Transcribes an audio file, or float32 samples at `sampling_rate`."""
+    @property
+    def sampling_rate(self) -> int:
+        """The samples per second that `transcribe` takes in an array."""
     def score(self, text: str | Sequence[int] | NDArray[np.uint32]) -> NDArray[np.float32]:
         """Returns the logits after each token of a text as float32 [tokens, vocabulary]."""
     def encode(self, text: str, *, special: bool = True) -> list[int]:

@@ -1,8 +1,8 @@
-"""The keyword arguments of `Model`, `Model.chat` and `Model.generate`, as types."""
+"""The keyword arguments of `Model` and its methods, and what `Model.transcribe` returns, as types."""
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 
 class OpenOptions(TypedDict, total=False):
@@ -26,6 +26,53 @@ class OpenOptions(TypedDict, total=False):
     allow_config_keys: str | Sequence[str] | None
     cache: str | PathLike[str] | None
     iree_compile: str | PathLike[str] | None
+
+
+class TranscribeOptions(TypedDict, total=False):
+    """Options of `Model.transcribe`. `None` is the default."""
+
+    language: str | None
+    translate: bool | None
+    timestamps: Literal["none", "segment", "word"] | None
+    prompt: str | None
+    condition_on_prev_tokens: bool | None
+    temperatures: Sequence[float] | None
+    compression_ratio_threshold: float | None
+    logprob_threshold: float | None
+    no_speech_threshold: float | None
+    seed: int | None
+
+
+class Word(TypedDict):
+    """A word of a segment. Times are in seconds from the begin of the file."""
+
+    word: str
+    start: float
+    end: float
+
+
+class Segment(TypedDict):
+    """A part of a transcript. Times are in seconds from the begin of the file."""
+
+    seek: int
+    start: float
+    end: float
+    text: str
+    tokens: list[int]
+    temperature: float
+    avg_logprob: float
+    compression_ratio: float
+    no_speech_prob: float
+    words: NotRequired[list[Word]]
+
+
+class Transcript(TypedDict):
+    """What `Model.transcribe` returns."""
+
+    language: str
+    duration: float
+    text: str
+    segments: list[Segment]
 
 
 class GenerateOptions(TypedDict, total=False):

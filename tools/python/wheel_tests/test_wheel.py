@@ -21,13 +21,14 @@ import tempfile
 import threading
 import time
 import unittest
+import wave
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import tracewright
 from tracewright import TracewrightError
-from tracewright.options import GenerateOptions, OpenOptions
+from tracewright.options import GenerateOptions, OpenOptions, TranscribeOptions
 
 ROOT = Path(os.environ["TRACEWRIGHT_ROOT"])
 DEMO = ROOT / "demo"
@@ -55,6 +56,16 @@ def opened(path: Path = DEMO, **options) -> tracewright.Model:
 def exact() -> tracewright.Model:
     """The demo in f32, two texts in parallel."""
     return opened(dtype="f32", context=1024, slots=2)
+
+
+def speech(seed: int, count: int) -> np.ndarray:
+    """The samples of `tests/oracle/speech_words.py`."""
+    state, phase, samples = seed, 0, []
+    for i in range(count):
+        state = (state * 1664525 + 1013904223) % 2**32
+        phase = (phase + 200 + 37 * (i // 1600 % 23) * (seed % 7 + 1)) % 65536
+        samples.append((abs(phase - 32768) // 2 - 8192 + (state >> 20) - 2048) * (0.01 if i % 20_000 < 10_000 else 1.0))
+    return np.array(samples, np.float32) / 32768
 
 
 def tensors(path: Path) -> dict[str, np.ndarray]:
@@ -154,6 +165,42 @@ class Answers(unittest.TestCase):
                 self.assertEqual((embeddings.shape, embeddings.dtype), ((len(rows), golden["embedding_size"]), np.float32))
                 expected = np.stack([reference[f"texts.{number}.embedding"] for number, _ in rows])
                 np.testing.assert_allclose(embeddings, expected, atol=1e-5)
+
+    def test_speech_is_transcribed_as_by_transformers(self) -> None:
+        folder = FIXTURES / "whisper"
+        golden = json.loads((folder / "words.json").read_text())
+        case = golden["cases"][1]
+        self.assertEqual(case["options"], {"language": "de", "task": "translate"})
+        audio = speech(golden["clip"], case["count"])
+        options = {"language": "de", "translate": True, "timestamps": "word", "temperatures": [0.0], "no_speech_threshold": 1.0}
+        with opened(folder, dtype="f32") as model, tempfile.TemporaryDirectory() as clips:
+            self.assertEqual(model.sampling_rate, 16_000)
+            found = model.transcribe(audio, **options)
+            self.assertEqual((found["language"], found["duration"]), ("de", case["count"] / 16_000))
+            self.assertEqual(len(found["segments"]), len(case["segments"]))
+            for segment, words in zip(found["segments"], case["segments"]):
+                self.assertEqual([word["word"] for word in segment["words"]], [word for word, _, _ in words])
+                times = [(word["start"], word["end"]) for word in segment["words"]]
+                np.testing.assert_allclose(times, [word[1:] for word in words], atol=0.021)
+            self.assertNotIn("words", model.transcribe(audio, **options | {"timestamps": "segment"})["segments"][0])
+            # 16 bits round the samples.
+            clip = Path(clips, "clip.wav")
+            with wave.open(str(clip), "wb") as file:
+                file.setparams((1, 2, 16_000, 0, "NONE", ""))
+                file.writeframes((audio * 32768).astype("<i2").tobytes())
+            self.assertEqual(model.transcribe(clip, language="de")["duration"], found["duration"])
+            for wrong in [5, audio.astype(np.float64), audio.reshape(2, -1)]:
+                self.assertRaises(TypeError, lambda: model.transcribe(wrong))
+            self.assertRaises(ValueError, lambda: model.transcribe(audio, timestamps="letter"))
+            for name in TranscribeOptions.__annotations__:
+                with self.subTest(name), self.assertRaisesRegex((TypeError, ValueError), f"`{name}`"):
+                    model.transcribe(audio, **{name: object()})
+            with self.assertRaises(TracewrightError) as caught:
+                model.transcribe(audio, language="klingon")
+            self.assertEqual(caught.exception.code, "TW0829")
+        with opened(context=64) as model, self.assertRaises(TracewrightError) as caught:
+            model.transcribe(audio)
+        self.assertEqual(caught.exception.code, "TW0823")
 
     def test_scores_are_those_of_sentence_transformers(self) -> None:
         folder = FIXTURES / "bert-score"
