@@ -2,18 +2,14 @@
 and what transformers makes of conversations with the files of `tests/fixtures/images/`: `python gemma3_images.py`. It needs the packages of
 `images.txt` beside those of `requirements.txt`."""
 
-import json
 import shutil
 
 import torch
-from golden import NEAR_TIE, REFERENCE, lead, load, write_checkpoint
-from safetensors.torch import save_file
-from smolvlm import FIXTURES, IMAGE, opened
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import Gemma3ImageProcessor, Gemma3Processor, PreTrainedTokenizerFast
+from golden import write_checkpoint
+from seeing import FIXTURES, IMAGE, byte_tokenizer, write_answers
+from transformers import Gemma3ImageProcessor, Gemma3Processor
 from transformers.models.gemma3.modeling_gemma3 import create_masks_for_vision_model, get_block_sequence_ids_for_mask
 
-STEPS = 12
 SPECIAL = ["<pad>", "<eos>", "<bos>", "<start_of_turn>", "<end_of_turn>", "<start_of_image>", "<end_of_image>", "<image_soft_token>"]
 BOI, EOI, SOFT = (256 + SPECIAL.index(f"<{name}>") for name in ("start_of_image", "end_of_image", "image_soft_token"))
 TEMPLATE = """{{ bos_token }}{% for message in messages %}<start_of_turn>{{ 'model' if message['role'] == 'assistant' else message['role'] }}
@@ -46,13 +42,8 @@ CASES = [
 
 
 def write_processor(out, tokens, side):
-    """Bytes as tokens, and the special tokens of Gemma 3."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({letter: index for index, letter in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    tokenizer.add_special_tokens(SPECIAL)
     named = dict(boi_token="<start_of_image>", eoi_token="<end_of_image>", image_token="<image_soft_token>")
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>", extra_special_tokens=named)
+    tokenizer = byte_tokenizer(SPECIAL, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>", extra_special_tokens=named)
     half = [0.5, 0.5, 0.5]
     images = Gemma3ImageProcessor(size={"height": side, "width": side}, image_mean=half, image_std=half)
     processor = Gemma3Processor(images, tokenizer, chat_template=TEMPLATE, image_seq_length=tokens)
@@ -80,41 +71,15 @@ def masks(model, inputs):
     return {kind: [[seen[0], len(seen)] for seen in all] for kind, all in rows.items()}
 
 
-@torch.no_grad()
-def write(name, seed, config):
-    out = FIXTURES / name
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir()
-    processor = write_processor(out, config["mm_tokens_per_image"], config["vision_config"]["image_size"])
-    ids = dict(boi_token_index=BOI, eoi_token_index=EOI, image_token_index=SOFT)
-    write_checkpoint(out, seed, model_type="gemma3", storage="f32", rewrite=calm, **ids, **config)
-    model, cases, tensors = load(out), [], {}
-    for index, (files, messages) in enumerate(CASES):
-        messages = [{"role": role, "content": [part if part == IMAGE else {"type": "text", "text": part} for part in parts]} for role, parts in messages]
-        text = processor.apply_chat_template(messages, add_generation_prompt=True)
-        inputs = processor(text=text, images=[opened(file) for file in files], return_tensors="pt", add_special_tokens=False)
-        features = model.model.get_image_features(inputs["pixel_values"]).pooler_output
-        fed, past, rows, tokens, more = inputs["input_ids"], None, [], [], dict(pixel_values=inputs["pixel_values"], token_type_ids=inputs["token_type_ids"])
-        while len(tokens) < STEPS:
-            output = model(input_ids=fed, past_key_values=past, use_cache=True, **more)
-            past, more = output.past_key_values, {}
-            rows.append(output.logits[0, -1])
-            tokens.append(int(rows[-1].argmax()))
-            fed = torch.tensor([tokens[-1:]])
-        gap = lead(torch.stack(rows), 1)
-        assert gap > NEAR_TIE, (name, index, gap)
-        case = {"files": files, "messages": messages, "prompt_tokens": inputs["input_ids"][0].tolist(), "tokens": tokens, "min_gap": gap}
-        cases.append(case | {"masks": masks(model, inputs)})
-        tensors |= {f"cases.{index}.features": torch.cat(list(features)).contiguous(), f"cases.{index}.logits": torch.stack(rows).contiguous()}
-        print(f"{name} {files}: {len(case['prompt_tokens'])} tokens, {len(set(tokens))} distinct of {STEPS}, smallest gap {gap:.1e}, features up to {float(tensors[f'cases.{index}.features'].abs().max()):.1f}")
-    save_file(tensors, out / "images.safetensors")
-    lines = ",\n".join("  " + json.dumps(case) for case in cases)
-    (out / "images.json").write_text(f'{{\n "reference": "{REFERENCE}",\n "cases": [\n{lines}\n ]\n}}\n')
-
-
 def main():
     for seed, (name, config) in enumerate(CONFIGS.items(), 431):
-        write(name, seed, config)
+        out = FIXTURES / name
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir()
+        processor = write_processor(out, config["mm_tokens_per_image"], config["vision_config"]["image_size"])
+        ids = dict(boi_token_index=BOI, eoi_token_index=EOI, image_token_index=SOFT)
+        write_checkpoint(out, seed, model_type="gemma3", storage="f32", rewrite=calm, **ids, **config)
+        write_answers(out, processor, CASES, lambda model, inputs: {"masks": masks(model, inputs)})
 
 
 if __name__ == "__main__":
