@@ -60,6 +60,29 @@ pub(crate) const TOWER_PREFIXES: &[(&str, &str)] = &[
     BASE[2],
 ];
 
+/// For published files with a vision tower that the network reads, and files by HF transformers 5.
+pub(crate) const SEEING_PREFIXES: &[(&str, &str)] = &[
+    TOWER_PREFIXES[0],
+    TOWER_PREFIXES[1],
+    TOWER_PREFIXES[2],
+    TOWER_PREFIXES[3],
+    TOWER_PREFIXES[4],
+    TOWER_PREFIXES[5],
+    TOWER_PREFIXES[6],
+    ("vision_tower.vision_model.", "model.vision_model."),
+    ("model.vision_tower.vision_model.", "model.vision_model."),
+    ("vision_tower.", "model.vision_model."),
+    ("model.vision_tower.", "model.vision_model."),
+    ("multi_modal_projector.", "model.multi_modal_projector."),
+];
+
+/// The vision tower under the network's names, which the tower reads.
+pub(crate) const SEEING_IGNORABLE: &[Ignorable] = &[
+    Ignorable::Suffix(".rotary_emb.inv_freq"),
+    Ignorable::Prefix("model.vision_model."),
+    Ignorable::Prefix("model.multi_modal_projector."),
+];
+
 /// The vision tower.
 pub(crate) const TOWER_IGNORABLE: &[Ignorable] = &[
     Ignorable::Suffix(".rotary_emb.inv_freq"),

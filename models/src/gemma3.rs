@@ -2,14 +2,13 @@
 //! (`modeling_gemma3.py`). [`vision`] has the tower.
 
 use serde_json::json;
-use trace::Ignorable;
 
 use crate::config::{IGNORED, Keys};
 use crate::decoder::{Defaults, LlamaConfig, read_text_tower};
-use crate::family::{Family, GgufFamily, TOWER_PREFIXES, presets};
+use crate::family::{Family, GgufFamily, SEEING_IGNORABLE, SEEING_PREFIXES, presets};
 use crate::gemma::{self, Gemma, GemmaConfig};
 use crate::rope::RopeParameters;
-use crate::vision::{self, Connection, TowerDefaults, Vision, VisionFamily};
+use crate::vision::{self, Connection, SIGLIP, Vision, VisionFamily};
 
 /// The whole Gemma 3 network, from token ids to logits.
 pub type Gemma3<T> = Gemma<T>;
@@ -26,12 +25,8 @@ pub(crate) const FAMILY: Family = Family {
         },
         ..gemma::gguf("gemma3")
     }),
-    prefixes: PREFIXES,
-    ignorable: &[
-        Ignorable::Suffix(".rotary_emb.inv_freq"),
-        Ignorable::Prefix("model.vision_model."),
-        Ignorable::Prefix("model.multi_modal_projector."),
-    ],
+    prefixes: SEEING_PREFIXES,
+    ignorable: SEEING_IGNORABLE,
     presets: presets!("functiongemma-270m": "google/functiongemma-270m-it", "gemma-3-1b": "google/gemma-3-1b-it", "gemma-3-4b": "google/gemma-3-4b-it", "gemma-3-12b": "google/gemma-3-12b-it", "gemma-3-27b": "google/gemma-3-27b-it"),
     ..Family::of(
         &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"],
@@ -39,22 +34,6 @@ pub(crate) const FAMILY: Family = Family {
         &["gemma3_text", "gemma3"],
     )
 };
-
-/// The names of the tower in published files, and in files by HF transformers 5.
-const PREFIXES: &[(&str, &str)] = &[
-    TOWER_PREFIXES[0],
-    TOWER_PREFIXES[1],
-    TOWER_PREFIXES[2],
-    TOWER_PREFIXES[3],
-    TOWER_PREFIXES[4],
-    TOWER_PREFIXES[5],
-    TOWER_PREFIXES[6],
-    ("vision_tower.vision_model.", "model.vision_model."),
-    ("model.vision_tower.vision_model.", "model.vision_model."),
-    ("vision_tower.", "model.vision_model."),
-    ("model.vision_tower.", "model.vision_model."),
-    ("multi_modal_projector.", "model.multi_modal_projector."),
-];
 
 /// The text network, and its vision tower.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,10 +73,9 @@ fn read_vision(keys: &Keys, text: &LlamaConfig) -> Option<Vision> {
     );
     let vectors = keys.optional_count("mm_tokens_per_image").unwrap_or(256);
     inner.ignore(&["projection_dim", "vision_use_head"]);
-    let defaults = TowerDefaults { hidden_size: 768, num_attention_heads: 12, patch_size: 16 };
     let image_token = image_token.unwrap_or(262_144);
     let text = Connection { features: text.hidden_size, image_token, element: text.element };
-    let vision = vision::read(&inner, VisionFamily::Gemma3, &defaults, &text);
+    let vision = vision::read(&inner, VisionFamily::Gemma3, &SIGLIP, &text);
     let (most, squares) = (128, vectors.isqrt().max(1));
     if !(1..=most).contains(&vision.side) {
         inner.refuse("image_size", vision.image_size, format!("1 to {most} patches on a side"));

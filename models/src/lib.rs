@@ -29,6 +29,7 @@ mod shape_check;
 pub mod short_conv;
 mod speech;
 mod storage;
+mod towers;
 pub mod ungated;
 pub mod vision;
 
@@ -51,6 +52,7 @@ pub use gemma::{Gemma, GemmaConfig};
 pub use gguf::GgufFamily;
 pub use gpt2::Gpt2Config;
 pub use head::UntiedHead;
+pub use internvl::InternVlTower;
 pub use lora::{LoraError, LoraFile, LoraProblem};
 pub use mtp::{MtpError, check_mtp};
 pub use opened::{ModelKind, Naming, Opened};
@@ -81,6 +83,7 @@ families! {
     gpt_oss::GptOss(gpt_oss::GptOssConfig);
     granite::Granite(granite::GraniteConfig);
     granitemoehybrid::GraniteMoeHybrid(granitemoehybrid::GraniteMoeHybridConfig);
+    internvl::InternVl(internvl::InternVlConfig);
     lfm2::Lfm2(ConvConfig);
     lfm2_moe::Lfm2Moe(ConvConfig);
     lfm3::Lfm3(lfm3::Lfm3Config);
@@ -182,6 +185,7 @@ impl ModelConfig {
         match self {
             Self::SmolVlm(config) => config.vision.as_ref(),
             Self::Gemma3(config) => config.vision.as_ref(),
+            Self::InternVl(config) => config.vision.as_ref(),
             _ => None,
         }
     }

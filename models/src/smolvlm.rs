@@ -7,7 +7,7 @@ use crate::config::{IGNORED, Keys};
 use crate::decoder::{LlamaConfig, Plain, read_text_tower};
 use crate::family::{BASE, Family};
 use crate::llama::{self, Llama};
-use crate::vision::{self, Connection, TowerDefaults, Vision, VisionFamily};
+use crate::vision::{self, Connection, SIGLIP, TowerDefaults, Vision, VisionFamily};
 
 /// The text network, from token ids to logits.
 pub type SmolVlm<T> = Llama<T>;
@@ -71,7 +71,7 @@ fn read_vision(keys: &Keys, llama: &LlamaConfig) -> Option<Vision> {
     let image_token = keys.optional_integer("image_token_id").unwrap_or(128_257);
     let inner = keys.object("vision_config")?;
     inner.ignore(&["max_image_size", "size", "tie_word_embeddings", "use_base_siglip"]);
-    let defaults = TowerDefaults { hidden_size: 1152, num_attention_heads: 16, patch_size: 32 };
+    let defaults = TowerDefaults { hidden_size: 1152, num_attention_heads: 16, patch_size: 32, ..SIGLIP };
     let text = Connection { features: llama.hidden_size, image_token, element: llama.element };
     let vision = vision::read(&inner, VisionFamily::SmolVlm, &defaults, &text);
     // HF transformers computes the row of a position in f32. With these sides, rounding chooses other rows.

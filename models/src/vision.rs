@@ -1,20 +1,14 @@
 //! [`Vision`] is the vision tower of a network: what a tower reads, and how its features enter the text.
 
 use dsl::nn::{Attend, Mask, attend, dot, gelu_tanh};
-use dsl::{
-    AnyFloat, Axis, EntryPoint, EntryRecorder, F32, Float, Tensor, TraceError, Traced, in_element, model,
-};
+use dsl::{Float, model};
+use files::limits;
 use ops::ElementType;
-use trace::{Ignorable, Role};
+use serde_json::Value;
+use trace::Ignorable;
 
 use crate::config::{Keys, read_base};
 use crate::sentence::KEYS;
-use crate::shape_check::DeclaredSize;
-use crate::{Architecture, MtpError};
-
-const IMAGES: Axis = Axis("B");
-const PATCHES: Axis = Axis("S");
-const PIXELS: Axis = Axis("P");
 
 /// A vision tower, and the projection of its features to the width of a text network.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,6 +31,8 @@ pub struct Vision {
     pub patch_size: usize,
     /// The ε of norms.
     pub layer_norm_eps: f64,
+    /// Whether the linear layers of queries, keys and values have biases.
+    pub attention_bias: bool,
     /// A square of this side, in patches, becomes one vector of the text network.
     pub scale_factor: usize,
     /// The number of features of the text network.
@@ -47,13 +43,20 @@ pub struct Vision {
     pub element: Option<ElementType>,
 }
 
-/// A family of networks that read images with a SigLIP tower.
+/// A family of networks that read images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VisionFamily {
     /// An image becomes square tiles.
     SmolVlm,
     /// An image becomes one square, whose vectors see each other in the text network.
     Gemma3,
+    /// An image becomes square tiles, and a small image of the whole.
+    InternVl {
+        /// Whether attention normalizes queries and keys.
+        use_qk_norm: bool,
+        /// Whether the norms of layers are RMS norms.
+        rms_norms: bool,
+    },
 }
 
 impl Vision {
@@ -178,63 +181,6 @@ model! {
     }
 }
 
-impl Vision {
-    /// Records the tower's entry point, which computes the vectors of images.
-    fn record<T: Float>(
-        &self,
-        entry: &mut EntryRecorder,
-        point: &EntryPoint,
-        see: impl FnOnce(Tensor<T>) -> Tensor<T>,
-    ) {
-        let dims = [IMAGES.of(point.batch), PATCHES.of(self.patches()), PIXELS.of(self.numbers())];
-        let patches = entry.input::<F32>("patches", Role::Patches, &dims);
-        entry.output("features", Role::Features, see(patches.to()).to::<F32>());
-    }
-}
-
-impl Architecture for Vision {
-    /// Each entry point takes the numbers of patches, and returns vectors of the text network.
-    fn trace(&self, element: ElementType, entry_points: &[EntryPoint]) -> Result<Traced, TraceError> {
-        macro_rules! recorded {
-            ($tower:ident) => {{
-                let mut recording = $tower::<AnyFloat>::record(self)?;
-                for point in entry_points {
-                    recording = recording.entry_with(&point.name, |tower, entry| {
-                        self.record(entry, point, |patches| tower.see(patches));
-                    })?;
-                }
-                Ok(recording.finish())
-            }};
-        }
-        in_element(element, || match self.family {
-            VisionFamily::SmolVlm => recorded!(SmolVlmTower),
-            VisionFamily::Gemma3 => recorded!(Gemma3Tower),
-        })
-    }
-
-    /// The patches of an image.
-    fn max_context(&self) -> usize {
-        self.patches()
-    }
-
-    /// A tower reads no tokens.
-    fn vocabulary(&self) -> usize {
-        0
-    }
-
-    fn element(&self) -> Option<ElementType> {
-        self.element
-    }
-
-    fn check_mtp(&self) -> Result<(), MtpError> {
-        Err(MtpError::Family)
-    }
-
-    fn sizes(&self) -> Vec<DeclaredSize> {
-        Vec::new()
-    }
-}
-
 /// The tensors of towers and projections.
 pub(crate) const TOWER: &[&str] =
     &["model.vision_model.", "model.connector.", "model.multi_modal_projector."];
@@ -264,10 +210,25 @@ pub(crate) struct Connection {
 
 /// A family's defaults for missing keys of `vision_config`.
 pub(crate) struct TowerDefaults {
+    pub hidden_act: &'static str,
     pub hidden_size: usize,
+    pub intermediate_size: usize,
+    pub num_hidden_layers: usize,
     pub num_attention_heads: usize,
+    pub image_size: usize,
     pub patch_size: usize,
 }
+
+/// The defaults of `SiglipVisionConfig` in HF transformers.
+pub(crate) const SIGLIP: TowerDefaults = TowerDefaults {
+    hidden_act: "gelu_pytorch_tanh",
+    hidden_size: 768,
+    intermediate_size: 3072,
+    num_hidden_layers: 12,
+    num_attention_heads: 12,
+    image_size: 224,
+    patch_size: 16,
+};
 
 /// Reads the keys of a `vision_config`, without the squares of patches that become one vector.
 pub(crate) fn read(
@@ -277,21 +238,23 @@ pub(crate) fn read(
     text: &Connection,
 ) -> Vision {
     let or = |key, default| inner.optional_count(key).unwrap_or(default);
-    inner.one_of("hidden_act", &["gelu_pytorch_tanh"]);
+    inner.one_of("hidden_act", &[defaults.hidden_act]);
     if or("num_channels", 3) != 3 {
         inner.refuse("num_channels", or("num_channels", 3), "3");
     }
-    let (image_size, patch_size) = (or("image_size", 224), or("patch_size", defaults.patch_size));
+    let image_size = square(inner, "image_size", defaults.image_size);
+    let patch_size = square(inner, "patch_size", defaults.patch_size);
     let vision = Vision {
         family,
         hidden_size: or("hidden_size", defaults.hidden_size),
-        intermediate_size: or("intermediate_size", 3072),
-        num_hidden_layers: or("num_hidden_layers", 12),
+        intermediate_size: or("intermediate_size", defaults.intermediate_size),
+        num_hidden_layers: or("num_hidden_layers", defaults.num_hidden_layers),
         num_attention_heads: or("num_attention_heads", defaults.num_attention_heads),
         image_size,
         side: image_size / patch_size.max(1),
         patch_size,
         layer_norm_eps: inner.number_or("layer_norm_eps", 1e-6),
+        attention_bias: true,
         scale_factor: 1,
         features: text.features,
         image_token: u32::try_from(text.image_token).unwrap_or(u32::MAX),
@@ -299,4 +262,30 @@ pub(crate) fn read(
     };
     read_base(inner);
     vision
+}
+
+/// The side of a square: a number, or a list of its height and its width.
+fn square(inner: &Keys, key: &'static str, default: usize) -> usize {
+    let Some(Value::Array(sides)) = inner.get(key) else {
+        return inner.optional_count(key).unwrap_or(default);
+    };
+    let side = sides.first().and_then(Value::as_u64).filter(|_| sides.len() == 2 && sides[0] == sides[1]);
+    let side =
+        side.and_then(|side| usize::try_from(side).ok()).filter(|side| (1..=limits::EXTENT).contains(side));
+    side.unwrap_or_else(|| {
+        inner.refuse(key, Value::from(sides.clone()), "a positive integer, or a list of two equal ones");
+        default
+    })
+}
+
+/// Checks that a square of patches becomes one vector.
+pub(crate) fn check_squares(inner: &Keys, vision: &Vision, keys: (&Keys, &str, String)) {
+    let most = 128;
+    if !(1..=most).contains(&vision.side) {
+        inner.refuse("image_size", vision.image_size, format!("1 to {most} patches on a side"));
+    }
+    let (keys, key, found) = keys;
+    if vision.scale_factor == 0 || !vision.side.is_multiple_of(vision.scale_factor) {
+        keys.refuse(key, found, format!("a divisor of the {} patches on a side", vision.side));
+    }
 }

@@ -18,6 +18,7 @@ from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as tvF
 from transformers import SmolVLMImageProcessor
 from transformers.image_utils import SizeDict
+from transformers.models.got_ocr2.image_processing_got_ocr2 import get_optimal_tiled_canvas
 from transformers.models.pixtral.image_processing_pixtral import get_resize_output_image_size
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 from transformers.models.smolvlm.image_processing_smolvlm import get_resize_output_image_size as get_longest_edge_size
@@ -93,6 +94,8 @@ def size_cases():
             fitted = processor.resize_for_vision_encoder(processor.resize(image, SizeDict(longest_edge=longest)), tile)
             frames, rows, columns = processor.split_images(fitted, {"longest_edge": tile})
             case[key] = {"sizes": processor.sizes[:2], "rows": rows[0], "columns": columns[0], "frames": list(frames.shape[1:2])}
+        case["internvl"] = get_optimal_tiled_canvas((height, width), (448, 448), 1, 12)
+        case["internvl_few"] = get_optimal_tiled_canvas((height, width), (224, 224), 2, 6)
         case["pixtral"] = get_resize_output_image_size(image[0], (1024, 1024), (16, 16), "channels_first")[::-1]
         case["pixtral_1540"] = get_resize_output_image_size(image[0], (1540, 1540), (28, 28), "channels_first")[::-1]
         for key, factor, least, most in [("qwen2", 28, 56 * 56, 28 * 28 * 1280), ("qwen3", 32, 65536, 16777216)]:
@@ -141,6 +144,8 @@ def files():
         "gray_alpha.png": (Image.fromarray(alpha[:, :, 2:], mode="LA"), {}),
         "palette.png": (palette, {}),
         "palette_transparent.png": (transparent, {"transparency": 2}),
+        "wide.png": (Image.fromarray(noise(5, 45, 20, False)), {}),
+        "tall.png": (Image.fromarray(noise(6, 9, 40, False)), {}),
         "turned.png": (Image.fromarray(rgb), {"exif": turned}),
         "rgb.bmp": (Image.fromarray(rgb), {}),
         "rgb.gif": (palette, {}),

@@ -1,4 +1,4 @@
-//! Networks that see, compared with transformers (`tests/oracle/smolvlm.py` and `gemma3_images.py`).
+//! Networks that see, compared with transformers (`tests/oracle/seeing.py` and the scripts that use it).
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::collections::BTreeMap;
@@ -25,7 +25,10 @@ use tracewright_tests::{level, long};
 const CONTEXT: usize = 256;
 
 /// The fixtures of networks that see.
-const ALL: [&str; 3] = ["smolvlm", "gemma3-images", "gemma3-images-odd"];
+const ALL: [&str; 5] = ["smolvlm", "internvl", "internvl-norms", GEMMA[0], GEMMA[1]];
+
+/// In these networks, the vectors of an image see each other.
+const GEMMA: [&str; 2] = ["gemma3-images", "gemma3-images-odd"];
 
 fn fixture(name: &str) -> PathBuf {
     repository().join("tests/fixtures").join(name)
@@ -173,7 +176,7 @@ fn seen(mask: &[MaskTerm], start: usize, count: usize) -> Vec<[usize; 2]> {
 /// An image's positions see each other, in layers with a window too.
 #[test]
 fn masks_of_images_equal_those_of_transformers() {
-    for of in &ALL[1..] {
+    for of in GEMMA {
         let network = fit::open(models::read, fixture(of), &[]).unwrap().network;
         let vision = network.vision.clone().unwrap();
         let plan = Plan::new(network, Some(ElementType::F32), Some(CONTEXT), Some(8)).unwrap();
@@ -278,7 +281,7 @@ fn placeholder(opening: &Opening) -> u32 {
 #[test]
 fn chunks_change_no_token_behind_an_image() {
     let chunks: &[usize] = if long::is_wanted() { &[16, 64, 512] } else { &[16] };
-    for of in &ALL[1..] {
+    for of in GEMMA {
         for &chunk in chunks {
             let opening = opening_in(of, chunk, 512);
             let model = opening.clone().build().unwrap();
@@ -293,9 +296,11 @@ fn chunks_change_no_token_behind_an_image() {
 /// The names of placeholders in a user's text are text.
 #[test]
 fn placeholders_of_users_take_no_image() {
-    for (of, names) in
-        [("smolvlm", vec!["<image>"]), (ALL[1], vec!["<start_of_image>", "<image_soft_token>"])]
-    {
+    for (of, names) in [
+        ("smolvlm", vec!["<image>"]),
+        ("internvl", vec!["<IMG_CONTEXT>"]),
+        (GEMMA[0], vec!["<start_of_image>", "<image_soft_token>"]),
+    ] {
         let opening = opening(of);
         let with = |text: &str, count: usize| {
             let content = json!([{ "type": "text", "text": text }, { "type": "image" }]);
@@ -322,7 +327,7 @@ fn placeholders_of_users_take_no_image() {
 /// The published settings have many nulls, and a file that would change pixels is an error.
 #[test]
 fn settings_of_gemma_3_are_read_as_published() {
-    let vision = fit::open(models::read, fixture(ALL[1]), &[]).unwrap().network.vision.clone().unwrap();
+    let vision = fit::open(models::read, fixture(GEMMA[0]), &[]).unwrap().network.vision.clone().unwrap();
     let published = json!({
         "do_convert_rgb": null, "do_normalize": true, "do_pan_and_scan": null, "do_rescale": true, "do_resize": true,
         "image_mean": [0.5, 0.5, 0.5], "image_processor_type": "Gemma3ImageProcessor", "image_seq_length": 16,
@@ -339,7 +344,7 @@ fn settings_of_gemma_3_are_read_as_published() {
     };
     assert_eq!(
         with("do_resize", true.into()),
-        ImageProcessor::of_folder(&fixture(ALL[1]), &vision).map_err(|_| String::new())
+        ImageProcessor::of_folder(&fixture(GEMMA[0]), &vision).map_err(|_| String::new())
     );
     for (key, value) in [
         ("do_pan_and_scan", json!(true)),

@@ -6,6 +6,7 @@ use models::Vision;
 use models::config::{ConfigError, Keys};
 use serde_json::Value;
 
+use crate::settings::Usual;
 use crate::{Filter, Normalization, Pixels, Resizer, settings};
 
 /// The settings of `preprocessor_config.json`.
@@ -28,7 +29,8 @@ impl Gemma3Processor {
     }
 
     fn of(keys: &Keys, side: usize) -> Self {
-        let (resizer, normalization) = settings::resizing(keys, &["Gemma3ImageProcessor"], Filter::Bilinear);
+        let (resizer, normalization) =
+            settings::resizing(keys, &["Gemma3ImageProcessor"], &Usual::half(Filter::Bilinear));
         // Null takes the value of the processor of texts and images, which is true.
         if keys.get("do_convert_rgb") == Some(&Value::Bool(false)) {
             keys.refuse("do_convert_rgb", false, "true");
@@ -45,17 +47,7 @@ impl Gemma3Processor {
         let scan = ["pan_and_scan_min_crop_size", "pan_and_scan_max_num_crops"];
         keys.ignore(&scan);
         keys.ignore(&["pan_and_scan_min_ratio_to_activate", "do_pad", "default_to_square"]);
-        if let Some(size) = keys.object("size") {
-            for key in ["height", "width"] {
-                let found = size.count(key);
-                if found != side {
-                    size.refuse(key, found, format!("{side}, as in `vision_config`"));
-                }
-            }
-            keys.close(size);
-        } else if side != 224 {
-            keys.refuse("size", "missing", format!("a height and a width of {side}, as in `vision_config`"));
-        }
+        settings::check_square(keys, side, 224);
         Self { side, resizer, normalization }
     }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use models::config::ConfigError;
 use models::{Vision, VisionFamily};
 
-use crate::{Gemma3Processor, Pixels, SmolVlmProcessor};
+use crate::{Gemma3Processor, InternVlProcessor, Pixels, SmolVlmProcessor};
 
 /// The image processor of a family.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -14,6 +14,8 @@ pub enum ImageProcessor {
     SmolVlm(SmolVlmProcessor),
     /// For Gemma 3.
     Gemma3(Gemma3Processor),
+    /// For InternVL.
+    InternVl(InternVlProcessor),
 }
 
 /// The text and the patches of an image, as a model reads them.
@@ -35,6 +37,7 @@ impl ImageProcessor {
         Ok(match vision.family {
             VisionFamily::SmolVlm => Self::SmolVlm(SmolVlmProcessor::of_folder(folder, vision)?),
             VisionFamily::Gemma3 => Self::Gemma3(Gemma3Processor::of_folder(folder, vision)?),
+            VisionFamily::InternVl { .. } => Self::InternVl(InternVlProcessor::of_folder(folder, vision)?),
         })
     }
 
@@ -44,6 +47,7 @@ impl ImageProcessor {
         match self {
             Self::SmolVlm(_) => &["<image>", "<image>", "<fake_token_around_image>"],
             Self::Gemma3(_) => &["<start_of_image>", "<image_soft_token>", "<end_of_image>"],
+            Self::InternVl(_) => &["<IMG_CONTEXT>", "<IMG_CONTEXT>", "<img>", "</img>"],
         }
     }
 
@@ -60,6 +64,14 @@ impl ImageProcessor {
                 let patches = vec![processor.patches(image, vision.patch_size)];
                 PreparedImage {
                     text: Gemma3Processor::text([tokens[0], tokens[1], tokens[2]], vectors),
+                    patches,
+                }
+            }
+            Self::InternVl(processor) => {
+                let patches = processor.patches(image, vision.patch_size);
+                let vectors = vectors * patches.len();
+                PreparedImage {
+                    text: InternVlProcessor::text([tokens[2], tokens[1], tokens[3]], vectors),
                     patches,
                 }
             }

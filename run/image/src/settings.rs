@@ -55,8 +55,28 @@ pub(crate) fn of_folder<P: PartialEq>(
     Ok(processor)
 }
 
+/// The values of a family's class in HF transformers for missing keys.
+pub(crate) struct Usual {
+    pub filter: Filter,
+    pub mean: [f64; 3],
+    pub std: [f64; 3],
+}
+
+impl Usual {
+    /// With numbers from −1 to 1.
+    pub fn half(filter: Filter) -> Self {
+        Self { filter, mean: [0.5; 3], std: [0.5; 3] }
+    }
+
+    /// With the statistics of the images that trained CLIP.
+    pub fn clip(filter: Filter) -> Self {
+        let mean = [0.481_454_66, 0.457_827_5, 0.408_210_73];
+        Self { filter, mean, std: [0.268_629_54, 0.261_302_58, 0.275_777_11] }
+    }
+}
+
 /// Reads how an image is resized and normalized. `known` are the family's classes.
-pub(crate) fn resizing(keys: &Keys, known: &[&str], usual: Filter) -> (Resizer, Normalization) {
+pub(crate) fn resizing(keys: &Keys, known: &[&str], usual: &Usual) -> (Resizer, Normalization) {
     for step in ["do_normalize", "do_rescale", "do_resize"] {
         keys.always(step, true);
     }
@@ -71,12 +91,13 @@ pub(crate) fn resizing(keys: &Keys, known: &[&str], usual: Filter) -> (Resizer, 
     if !kind.is_empty() && !known.contains(&plain) {
         keys.refuse("image_processor_type", &kind, format!("one of {}", known.join(", ")));
     }
-    let resizer = Resizer { filter: filter(keys, usual), rounding };
+    let resizer = Resizer { filter: filter(keys, usual.filter), rounding };
     let rescale = keys.number_or("rescale_factor", 1.0 / 255.0);
     if !(rescale.is_finite() && rescale > 0.0) {
         keys.refuse("rescale_factor", rescale, "a positive number");
     }
-    let [mean, std] = ["image_mean", "image_std"].map(|key| channels(keys, key));
+    let mean = channels(keys, "image_mean", usual.mean);
+    let std = channels(keys, "image_std", usual.std);
     if std.contains(&0.0) {
         keys.refuse("image_std", "0", "three numbers other than 0");
     }
@@ -97,12 +118,29 @@ fn filter(keys: &Keys, usual: Filter) -> Filter {
     }
 }
 
-fn channels(keys: &Keys, key: &'static str) -> [f64; 3] {
-    let Some(found) = keys.get(key) else { return [0.5; 3] };
+fn channels(keys: &Keys, key: &'static str, usual: [f64; 3]) -> [f64; 3] {
+    let Some(found) = keys.get(key) else { return usual };
     let numbers: Option<Vec<f64>> =
         found.as_array().and_then(|all| all.iter().map(|one| one.as_f64()).collect());
     numbers.and_then(|numbers| numbers.try_into().ok()).unwrap_or_else(|| {
         keys.refuse(key, found, "three numbers");
-        [0.5; 3]
+        usual
     })
+}
+
+/// Checks that an image becomes the square of the tower, whose side is `side`. `usual` is the side of the class.
+pub(crate) fn check_square(keys: &Keys, side: usize, usual: usize) {
+    let Some(size) = keys.object("size") else {
+        if side != usual {
+            keys.refuse("size", "missing", format!("a height and a width of {side}, as in `vision_config`"));
+        }
+        return;
+    };
+    for key in ["height", "width"] {
+        let found = size.count(key);
+        if found != side {
+            size.refuse(key, found, format!("{side}, as in `vision_config`"));
+        }
+    }
+    keys.close(size);
 }

@@ -129,3 +129,26 @@ pub fn pixtral_size(width: usize, height: usize, longest: usize, patch: usize) -
     let up = |side: usize| fit(side).saturating_sub(1) / patch * patch + patch;
     (up(width), up(height))
 }
+
+/// The columns and rows of square tiles of an image in InternVL (`image_processing_got_ocr2.py`): the grid of `least` to
+/// `most` tiles with the nearest aspect ratio. If several are equally near, the largest that the image fills by more than
+/// a half.
+pub fn tile_grid(width: usize, height: usize, tile: usize, [least, most]: [usize; 2]) -> (usize, usize) {
+    let in_range = |(columns, rows): &(usize, usize)| (least..=most).contains(&(columns * rows));
+    let mut grids: Vec<(usize, usize)> = (1..=most)
+        .flat_map(|columns| (1..=most / columns).map(move |rows| (columns, rows)))
+        .filter(in_range)
+        .collect();
+    grids.sort_by_key(|(columns, rows)| columns * rows);
+    let ratio = width as f64 / height as f64;
+    let (mut nearest, mut best) = (f64::INFINITY, (1, 1));
+    for grid in grids {
+        let distance = (ratio - grid.0 as f64 / grid.1 as f64).abs();
+        let area = (tile as f64).powi(2) * (grid.0 * grid.1) as f64;
+        let is_filled = (width * height) as f64 > 0.5 * area;
+        if distance < nearest || distance == nearest && is_filled {
+            (nearest, best) = (distance, grid);
+        }
+    }
+    best
+}

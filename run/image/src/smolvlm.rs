@@ -5,6 +5,7 @@ use std::path::Path;
 use models::Vision;
 use models::config::{ConfigError, Keys};
 
+use crate::settings::Usual;
 use crate::{Filter, Normalization, Pixels, Resizer, SplitRule, TiledSize, settings};
 
 /// The settings of `preprocessor_config.json`.
@@ -61,7 +62,7 @@ impl SmolVlmProcessor {
         // All tiles have one size, so there is nothing to pad.
         keys.ignore(&["do_pad", "video_sampling", "return_row_col_info"]);
         let known = ["SmolVLMImageProcessor", "Idefics3ImageProcessor"];
-        let (resizer, normalization) = settings::resizing(keys, &known, Filter::Lanczos);
+        let (resizer, normalization) = settings::resizing(keys, &known, &Usual::half(Filter::Lanczos));
         let longest = longest_edge(keys, "size", 4 * 364);
         let tile = longest_edge(keys, "max_image_size", 364);
         let splits = keys.flag("do_image_splitting", true);

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use models::config::Keys;
 use pixels::{
     Filter, ImageLimits, PixelRange, Pixels, Resizer, Rounding, SmolVlmProcessor, SplitRule, pixtral_size,
+    tile_grid,
 };
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -98,6 +99,8 @@ struct Sized {
     smolvlm: Tiled,
     smolvlm_2b: Tiled,
     smolvlm_huge: Tiled,
+    internvl: (usize, usize),
+    internvl_few: (usize, usize),
     pixtral: (usize, usize),
     pixtral_1540: (usize, usize),
     qwen2: Option<(usize, usize)>,
@@ -128,6 +131,8 @@ fn sizes_are_those_of_the_image_processors() {
         ] {
             assert_eq!(found, (tiled.sizes, tiled.rows, tiled.columns), "{width}×{height}");
         }
+        assert_eq!(tile_grid(width, height, 448, [1, 12]), case.internvl, "{width}×{height}");
+        assert_eq!(tile_grid(width, height, 224, [2, 6]), case.internvl_few, "{width}×{height}");
         // Transformers leaves no pixel of some thin images.
         let least = |(width, height): (usize, usize), patch| (width.max(patch), height.max(patch));
         let (small, large) = (least(case.pixtral, 16), least(case.pixtral_1540, 28));
