@@ -21,6 +21,7 @@ pub mod mamba2;
 mod mtp;
 mod opened;
 pub mod per_layer;
+mod pixtral;
 pub mod presets;
 mod quantized;
 mod rope;
@@ -56,6 +57,7 @@ pub use internvl::InternVlTower;
 pub use lora::{LoraError, LoraFile, LoraProblem};
 pub use mtp::{MtpError, check_mtp};
 pub use opened::{ModelKind, Naming, Opened};
+pub use pixtral::PixtralTower;
 pub use rope::{RopeDefaults, RopeParameters, RopeScaling};
 pub use sentence::{Activation, HeadStep, Pairs, Pooling, SentenceConfig, UnknownPrompt};
 pub use shape_check::{DeclaredSize, Evidence, OtherSize, OtherSizes, check_sizes};
@@ -89,7 +91,7 @@ families! {
     lfm3::Lfm3(lfm3::Lfm3Config);
     ministral3::Ministral3(ministral3::Ministral3Config);
     minimax_m2::MinimaxM2(olmoe::OlmoeConfig);
-    mistral::Mistral(LlamaConfig);
+    mistral::Mistral(mistral::MistralConfig);
     mistral4::Mistral4(latent::LatentConfig);
     mixtral::Mixtral(ExpertsConfig);
     modernbert::ModernBert(modernbert::ModernBertConfig) embeds;
@@ -186,6 +188,8 @@ impl ModelConfig {
             Self::SmolVlm(config) => config.vision.as_ref(),
             Self::Gemma3(config) => config.vision.as_ref(),
             Self::InternVl(config) => config.vision.as_ref(),
+            Self::Mistral(config) => config.vision.as_ref(),
+            Self::Ministral3(config) => config.vision.as_ref(),
             _ => None,
         }
     }
@@ -293,7 +297,7 @@ pub trait Architecture: Send + Sync {
 /// Fails for a network that does not continue text. `path` is that of the model.
 pub fn check_generates(kind: &ModelKind, path: &Path) -> Result<(), ConfigError> {
     match kind {
-        ModelKind::Text | ModelKind::Tower | ModelKind::Alignment => Ok(()),
+        ModelKind::Text | ModelKind::Tower(_) | ModelKind::Alignment => Ok(()),
         ModelKind::Speech(_) => Err(transcribes(path)?),
         ModelKind::Embedding(sentence) if sentence.pairs.is_some() => Err(scores(path)?),
         ModelKind::Embedding(_) => {
@@ -330,7 +334,7 @@ pub fn check_embeds<'a>(kind: &'a ModelKind, path: &Path) -> Result<&'a Sentence
         ModelKind::Embedding(sentence) if sentence.pairs.is_some() => Err(scores(path)?),
         ModelKind::Embedding(sentence) => Ok(sentence),
         ModelKind::Speech(_) => Err(transcribes(path)?),
-        ModelKind::Text | ModelKind::Tower | ModelKind::Alignment => {
+        ModelKind::Text | ModelKind::Tower(_) | ModelKind::Alignment => {
             let (found, path) = declared(path)?;
             Err(ConfigError::Generates { found, path })
         }

@@ -7,20 +7,22 @@ use dsl::nn::Attend;
 
 use crate::config::Keys;
 use crate::decoder::{Decoder, DecoderConfig, Defaults, LlamaConfig, read_text_tower};
-use crate::family::{Family, TOWER_IGNORABLE, TOWER_PREFIXES, presets};
+use crate::family::{Family, SEEING_IGNORABLE, SEEING_PREFIXES, presets};
 use crate::llama::{Attention, Layer, Mlp};
-use crate::mistral::{self, BESIDE_TEXT, TOWER};
+use crate::mistral::{self, TOWER};
+use crate::pixtral;
 use crate::rope::{QueryGrowth, RopeDefaults, RopeParameters, RopeScaling};
+use crate::vision::Vision;
 
 /// The whole Ministral 3 network, from token ids to logits.
 pub type Ministral3<T> = Decoder<T, Layer<T, Attention<T>, Mlp<T>, Ministral3Config>, Ministral3Config>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "queries are multiplied by a factor that grows with the position",
+    about: "queries are multiplied by a factor that grows with the position; a Pixtral tower for images",
     presets: presets!("ministral-3-8b": "mistralai/Ministral-3-8B-Base-2512"),
     is: |keys| mistral::is_tower_of(keys, "ministral3"),
-    prefixes: TOWER_PREFIXES,
-    ignorable: TOWER_IGNORABLE,
+    prefixes: SEEING_PREFIXES,
+    ignorable: SEEING_IGNORABLE,
     ..Family::of(&["Ministral3ForCausalLM", TOWER], &["Ministral3Model"], &["ministral3", "mistral3"])
 };
 
@@ -31,6 +33,8 @@ pub struct Ministral3Config {
     pub llama: LlamaConfig,
     /// The factor by which attention multiplies the queries.
     pub growth: QueryGrowth,
+    /// The tower, if the configuration has one.
+    pub vision: Option<Vision>,
 }
 
 descends!(Ministral3Config from llama: LlamaConfig);
@@ -42,7 +46,9 @@ impl DecoderConfig for Ministral3Config {
 }
 
 pub(crate) fn read(keys: &Keys) -> Ministral3Config {
-    read_text_tower(keys, true, BESIDE_TEXT, read_text)
+    let config = read_text_tower(keys, true, pixtral::BESIDE_TEXT, read_text);
+    let vision = pixtral::read(keys, &config);
+    Ministral3Config { vision, ..config }
 }
 
 fn read_text(keys: &Keys) -> Ministral3Config {
@@ -68,7 +74,7 @@ fn read_text(keys: &Keys) -> Ministral3Config {
     });
     let window = keys.optional_count("sliding_window");
     let windows = vec![window; llama.num_hidden_layers].into();
-    Ministral3Config { llama: LlamaConfig { windows, ..llama }, growth }
+    Ministral3Config { llama: LlamaConfig { windows, ..llama }, growth, vision: None }
 }
 
 /// Without the key `rope_parameters`.

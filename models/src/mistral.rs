@@ -5,15 +5,17 @@
 use serde_json::json;
 
 use crate::config::Keys;
-use crate::decoder::{Defaults, LlamaConfig, read_text_tower};
-use crate::family::{Family, GgufFamily, TOWER_IGNORABLE, TOWER_PREFIXES, presets};
+use crate::decoder::{Defaults, LlamaConfig, Plain, read_text_tower};
+use crate::family::{Family, GgufFamily, SEEING_IGNORABLE, SEEING_PREFIXES, presets};
 use crate::llama::{self, Llama};
+use crate::pixtral;
+use crate::vision::Vision;
 
 /// The whole Mistral network, from token ids to logits.
 pub type Mistral<T> = Llama<T>;
 
 pub(crate) const FAMILY: Family = Family {
-    about: "attention with a sliding window",
+    about: "attention with a sliding window; Mistral Small 3.1 and 3.2 with a Pixtral tower for images",
     gguf: Some(GgufFamily {
         is: |file| file.experts().is_none() && file.window().is_some(),
         config: |file| file.llama(json!({ "sliding_window": file.window() })),
@@ -21,8 +23,8 @@ pub(crate) const FAMILY: Family = Family {
     }),
     presets: presets!("mistral-7b-v0.1": "mistralai/Mistral-7B-v0.1"),
     is: |keys| is_tower_of(keys, "mistral"),
-    prefixes: TOWER_PREFIXES,
-    ignorable: TOWER_IGNORABLE,
+    prefixes: SEEING_PREFIXES,
+    ignorable: SEEING_IGNORABLE,
     ..Family::of(&["MistralForCausalLM", TOWER], &["MistralModel"], &["mistral", "mistral3"])
 };
 
@@ -35,14 +37,27 @@ pub(crate) fn is_tower_of(keys: &Keys, model_type: &str) -> bool {
     text.is_none_or(|text| text.optional_text("model_type").as_deref() == Some(model_type))
 }
 
-/// Keys outside of `text_config` that describe the vision tower and its connection to the text network.
-pub(crate) const BESIDE_TEXT: &[&str] = key_names![
-    architectures image_token_id image_token_index model_type multimodal_projector_bias
-    projector_hidden_act spatial_merge_size transformers_version vision_config vision_feature_layer
-];
+/// A Mistral, and the tower of Mistral 3.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MistralConfig {
+    /// The keys of the text network.
+    pub llama: LlamaConfig,
+    /// The tower, if the configuration has one.
+    pub vision: Option<Vision>,
+}
 
-pub(crate) fn read(keys: &Keys) -> LlamaConfig {
-    *read_text_tower(keys, true, BESIDE_TEXT, |keys| Box::new(read_text(keys)))
+descends!(MistralConfig from llama: LlamaConfig);
+
+impl From<MistralConfig> for Plain {
+    fn from(config: MistralConfig) -> Self {
+        config.llama.into()
+    }
+}
+
+pub(crate) fn read(keys: &Keys) -> MistralConfig {
+    let llama = *read_text_tower(keys, true, pixtral::BESIDE_TEXT, |keys| Box::new(read_text(keys)));
+    let vision = pixtral::read(keys, &llama);
+    MistralConfig { llama, vision }
 }
 
 fn read_text(keys: &Keys) -> LlamaConfig {

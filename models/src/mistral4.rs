@@ -9,7 +9,7 @@ use crate::deepseek_v3;
 use crate::experts::Scores;
 use crate::family::{Family, TOWER_IGNORABLE, TOWER_PREFIXES, presets};
 use crate::latent::{self, LatentConfig, LatentDecoder, LatentDefaults};
-use crate::mistral::{self, BESIDE_TEXT, TOWER};
+use crate::mistral::{self, TOWER};
 use crate::rope::{QueryGrowth, RopeDefaults};
 
 /// The whole Mistral Small 4 network, from token ids to logits.
@@ -27,6 +27,13 @@ pub(crate) const FAMILY: Family = Family {
     presets: presets!("mistral-small-4": "mistralai/Mistral-Small-4-119B-2603"),
     ..deepseek_v3::FAMILY
 };
+
+/// Keys outside of `text_config` that describe the vision tower, which is not read, and its connection to the text
+/// network.
+const BESIDE_TEXT: &[&str] = key_names![
+    architectures image_token_id image_token_index model_type multimodal_projector_bias
+    projector_hidden_act spatial_merge_size transformers_version vision_config vision_feature_layer
+];
 
 pub(crate) fn read(keys: &Keys) -> LatentConfig {
     read_text_tower(keys, true, BESIDE_TEXT, read_text)

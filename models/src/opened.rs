@@ -16,7 +16,7 @@ use crate::sentence::SentenceConfig;
 use crate::shape_check::DeclaredSize;
 use crate::speech::SpeechConfig;
 use crate::storage::Storage;
-use crate::vision::{POOLING_HEAD, TEXT_IGNORABLE, TOWER, Vision};
+use crate::vision::{POOLING_HEAD, TEXT_IGNORABLE, TOWER, Vision, entry_name};
 use crate::whisper::WhisperConfig;
 use crate::{Architecture, ModelConfig, UntiedHead, head};
 
@@ -52,8 +52,8 @@ pub enum ModelKind {
     Embedding(SentenceConfig),
     /// For a spectrogram, of which the network predicts the text.
     Speech(SpeechConfig),
-    /// The network computes features of an image.
-    Tower,
+    /// The network computes features of an image, with an entry point for each number of patches.
+    Tower(Vec<usize>),
     /// The network computes the attention of a text to speech.
     Alignment,
 }
@@ -126,11 +126,11 @@ impl Opened {
     pub fn tower(&self) -> Option<Self> {
         let vision = self.vision.clone()?;
         Some(Self {
+            kind: ModelKind::Tower(vision.calls()),
             network: Arc::new(vision),
             naming: self.naming.clone(),
             ignorable: TEXT_IGNORABLE.to_vec(),
             stored: Quantization::Computed,
-            kind: ModelKind::Tower,
             untied_head: None,
             renamed: self.renamed.clone(),
             vision: None,
@@ -207,7 +207,7 @@ impl Opened {
     pub fn is_of_other(&self, name: &str) -> bool {
         let is_of_tower = TOWER.iter().any(|prefix| name.starts_with(prefix));
         match self.kind {
-            ModelKind::Tower => !is_of_tower,
+            ModelKind::Tower(_) => !is_of_tower,
             _ => self.vision.is_some() && is_of_tower && !name.starts_with(POOLING_HEAD),
         }
     }
@@ -241,7 +241,12 @@ impl ModelKind {
                 vec![EntryPoint::new("embed", batch, context, context, LogitsMode::None)]
             }
             Self::Speech(speech) => speech.entry_points(batch, chunk, context),
-            Self::Tower => vec![EntryPoint::new("see", batch, context, context, LogitsMode::None)],
+            Self::Tower(calls) => {
+                let of = |&patches: &usize| {
+                    EntryPoint::new(&entry_name(patches), batch, patches, patches, LogitsMode::None)
+                };
+                calls.iter().map(of).collect()
+            }
             Self::Alignment => vec![EntryPoint::new("align", batch, context, context, LogitsMode::None)],
         }
     }
@@ -249,7 +254,7 @@ impl ModelKind {
     /// The settings with which an embedding model prepares texts, or `None` for another model.
     pub fn sentence(&self) -> Option<&SentenceConfig> {
         match self {
-            Self::Text | Self::Tower | Self::Alignment | Self::Speech(_) => None,
+            Self::Text | Self::Tower(_) | Self::Alignment | Self::Speech(_) => None,
             Self::Embedding(sentence) => Some(sentence),
         }
     }
@@ -258,14 +263,14 @@ impl ModelKind {
     pub fn speech(&self) -> Option<&SpeechConfig> {
         match self {
             Self::Speech(speech) => Some(speech),
-            Self::Text | Self::Tower | Self::Alignment | Self::Embedding(_) => None,
+            Self::Text | Self::Tower(_) | Self::Alignment | Self::Embedding(_) => None,
         }
     }
 
     /// Beside tokenizer and weights; some may be missing.
     pub fn files(&self) -> Vec<String> {
         match self {
-            Self::Text | Self::Tower | Self::Alignment => Vec::new(),
+            Self::Text | Self::Tower(_) | Self::Alignment => Vec::new(),
             Self::Embedding(sentence) => sentence.files(),
             Self::Speech(_) => SpeechConfig::FILES.map(str::to_owned).into(),
         }

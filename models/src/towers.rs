@@ -5,6 +5,7 @@ use ops::ElementType;
 use trace::Role;
 
 use crate::internvl::InternVlTower;
+use crate::pixtral::PixtralTower;
 use crate::shape_check::DeclaredSize;
 use crate::vision::{Gemma3Tower, SmolVlmTower, Vision, VisionFamily};
 use crate::{Architecture, MtpError};
@@ -19,11 +20,11 @@ impl Vision {
         &self,
         entry: &mut EntryRecorder,
         point: &EntryPoint,
-        see: impl FnOnce(Tensor<T>) -> Tensor<T>,
+        see: impl FnOnce(Tensor<F32>) -> Tensor<T>,
     ) {
-        let dims = [IMAGES.of(point.batch), PATCHES.of(self.patches()), PIXELS.of(self.numbers())];
+        let dims = [IMAGES.of(point.batch), PATCHES.of(point.chunk), PIXELS.of(self.numbers())];
         let patches = entry.input::<F32>("patches", Role::Patches, &dims);
-        entry.output("features", Role::Features, see(patches.to()).to::<F32>());
+        entry.output("features", Role::Features, see(patches).to::<F32>());
     }
 }
 
@@ -35,7 +36,7 @@ impl Architecture for Vision {
                 let mut recording = $tower::<AnyFloat>::record(self)?;
                 for point in entry_points {
                     recording = recording.entry_with(&point.name, |tower, entry| {
-                        self.record(entry, point, |patches| tower.see(patches));
+                        self.record(entry, point, |patches| tower.see(patches.to()));
                     })?;
                 }
                 Ok(recording.finish())
@@ -45,6 +46,7 @@ impl Architecture for Vision {
             VisionFamily::SmolVlm => recorded!(SmolVlmTower),
             VisionFamily::Gemma3 => recorded!(Gemma3Tower),
             VisionFamily::InternVl { .. } => recorded!(InternVlTower),
+            VisionFamily::Pixtral { .. } => recorded!(PixtralTower),
         })
     }
 

@@ -23,9 +23,9 @@ pub struct Vision {
     pub num_hidden_layers: usize,
     /// The number of attention heads.
     pub num_attention_heads: usize,
-    /// The side of an image, in pixels.
+    /// The side of an image, or the longest side, in pixels.
     pub image_size: usize,
-    /// The whole patches on each side of an image.
+    /// The whole patches on each side of an image, or the most on a side if images keep their aspect ratio.
     pub side: usize,
     /// The side of a patch, in pixels.
     pub patch_size: usize,
@@ -33,6 +33,10 @@ pub struct Vision {
     pub layer_norm_eps: f64,
     /// Whether the linear layers of queries, keys and values have biases.
     pub attention_bias: bool,
+    /// Whether the linear layers of the projection have biases, in a family with a choice.
+    pub projector_bias: bool,
+    /// The base of the rotary embedding, in a family that has one.
+    pub rope_theta: f64,
     /// A square of this side, in patches, becomes one vector of the text network.
     pub scale_factor: usize,
     /// The number of features of the text network.
@@ -57,22 +61,64 @@ pub enum VisionFamily {
         /// Whether the norms of layers are RMS norms.
         rms_norms: bool,
     },
+    /// An image keeps its aspect ratio. Tokens separate its rows.
+    Pixtral {
+        /// Whether the feed-forward networks have GELU instead of SiLU.
+        gelu: bool,
+    },
 }
 
 impl Vision {
-    /// The patches of an image.
+    /// The patches of an image, or the most.
     pub fn patches(&self) -> usize {
         self.side * self.side
     }
 
-    /// The numbers of a patch.
-    pub fn numbers(&self) -> usize {
-        3 * self.patch_size * self.patch_size
+    /// Whether images have different numbers of patches.
+    pub fn varies(&self) -> bool {
+        matches!(self.family, VisionFamily::Pixtral { .. })
     }
 
-    /// The vectors of an image in the text.
+    /// The numbers of a patch. With images of different sizes, the last two are its row and its column.
+    pub fn numbers(&self) -> usize {
+        3 * self.patch_size * self.patch_size + if self.varies() { 2 } else { 0 }
+    }
+
+    /// The patches that become one vector.
+    pub fn patches_of_vector(&self) -> usize {
+        self.scale_factor * self.scale_factor
+    }
+
+    /// The vectors of an image in the text, or the most.
     pub fn vectors(&self) -> usize {
-        self.patches() / (self.scale_factor * self.scale_factor)
+        self.patches() / self.patches_of_vector()
+    }
+
+    /// The most vectors that follow each other in the text.
+    pub fn vectors_together(&self) -> usize {
+        if self.varies() { self.side / self.scale_factor } else { self.vectors() }
+    }
+
+    /// The patches of each entry point, in descending order. An image with fewer patches is padded.
+    pub fn calls(&self) -> Vec<usize> {
+        let of = |part: usize| self.vectors().div_ceil(part) * self.patches_of_vector();
+        let mut calls: Vec<usize> =
+            if self.varies() { [1, 2, 4, 8].map(of).into() } else { vec![self.patches()] };
+        calls.dedup();
+        calls
+    }
+
+    /// The name of an entry point, and the numbers that it reads: those of an image, with padding behind them.
+    pub fn call(&self, mut numbers: Vec<f32>) -> (String, Vec<f32>) {
+        let count = numbers.len() / self.numbers();
+        let patches = self.calls().into_iter().filter(|patches| *patches >= count).min().unwrap_or(count);
+        let mut padding = vec![0.0; self.numbers()];
+        // The row of padding.
+        if let Some(row) = padding.iter_mut().rev().nth(1).filter(|_| self.varies()) {
+            *row = -1.0;
+        }
+        numbers.extend(padding.repeat(patches.saturating_sub(count)));
+        (entry_name(patches), numbers)
     }
 }
 
@@ -181,6 +227,11 @@ model! {
     }
 }
 
+/// The name of the entry point for a number of patches.
+pub(crate) fn entry_name(patches: usize) -> String {
+    format!("see_{patches}")
+}
+
 /// The tensors of towers and projections.
 pub(crate) const TOWER: &[&str] =
     &["model.vision_model.", "model.connector.", "model.multi_modal_projector."];
@@ -255,6 +306,8 @@ pub(crate) fn read(
         patch_size,
         layer_norm_eps: inner.number_or("layer_norm_eps", 1e-6),
         attention_bias: true,
+        projector_bias: false,
+        rope_theta: 1e4,
         scale_factor: 1,
         features: text.features,
         image_token: u32::try_from(text.image_token).unwrap_or(u32::MAX),

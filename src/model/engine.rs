@@ -162,7 +162,7 @@ impl<'a> Engine<'a> {
             Source::Export(manifest, _) => open_export(files.path(), manifest, options)?,
             Source::Checkpoint(model) => match model.kind {
                 ModelKind::Embedding(_) => return Ok(Self::Embedding(model)),
-                ModelKind::Text | ModelKind::Tower | ModelKind::Alignment | ModelKind::Speech(_) => {
+                ModelKind::Text | ModelKind::Tower(_) | ModelKind::Alignment | ModelKind::Speech(_) => {
                     build_checkpoint(files, model, options, options.score, plugins)?
                 }
             },

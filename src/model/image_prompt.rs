@@ -18,9 +18,9 @@ pub struct ImagePrompt {
     placeholder: u32,
     /// The text of the tokens.
     text: String,
-    /// The vectors of a tile.
-    vectors: usize,
-    /// The patches that each call of the tower reads.
+    /// The vectors of each tile.
+    vectors: Vec<usize>,
+    /// The numbers that each call of the tower reads.
     tiles: Vec<Vec<f32>>,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct ImageReader {
 }
 
 impl ImagePrompt {
-    /// The patches that each call of the tower reads, which are no longer in the prompt then.
+    /// The numbers that each call of the tower reads, which are no longer in the prompt then.
     pub(super) fn take_tiles(&mut self) -> Vec<Vec<f32>> {
         std::mem::take(&mut self.tiles)
     }
@@ -55,16 +55,27 @@ impl ImagePrompt {
     /// The prompt with the vectors of all tiles, one after another.
     pub(super) fn with(self, features: &[f32], width: usize) -> Prompt {
         let (mut parts, mut start) = (Vec::new(), 0);
-        let mut tiles = features.chunks((self.vectors * width).max(1));
+        let mut vectors = features.chunks(width.max(1));
+        let mut of_tiles = self.vectors.iter().copied().filter(|count| *count > 0);
+        let mut of_tile = of_tiles.next().unwrap_or_default();
         for part in self.is_replaced.chunk_by(|a, b| a == b) {
             let tokens = &self.tokens[start..start + part.len()];
             start += part.len();
-            if part[0] {
-                let tiles = tiles.by_ref().take(part.len() / self.vectors.max(1));
-                let features = tiles.map(|tile| Features { numbers: tile.to_vec(), width });
-                parts.extend(features.map(|features| PromptPart::Features(features, self.placeholder)));
-            } else {
+            if !part[0] {
                 parts.push(PromptPart::Tokens(tokens.to_vec()));
+                continue;
+            }
+            let mut left = part.len();
+            // Tokens can divide the vectors of a tile, and tiles can follow each other.
+            while left > 0 && of_tile > 0 {
+                let count = left.min(of_tile);
+                let numbers = vectors.by_ref().take(count).flatten().copied().collect();
+                parts.push(PromptPart::Features(Features { numbers, width }, self.placeholder));
+                left -= count;
+                of_tile -= count;
+                if of_tile == 0 {
+                    of_tile = of_tiles.next().unwrap_or_default();
+                }
             }
         }
         Prompt { parts, ..Prompt::default() }
@@ -113,7 +124,7 @@ impl ImageReader {
         for (index, part) in rendered.split(marker).enumerate() {
             if let Some(image) = index.checked_sub(1).and_then(|index| images.get(index)) {
                 text += &image.text;
-                is_image.extend(vec![true; image.patches.len() * vision.vectors()]);
+                is_image.extend(image.tiles.iter().flat_map(|tile| vec![true; tile.vectors]));
             }
             is_image.extend(part.matches(&of_placeholder).map(|_| false));
             text += &part.replace(&of_placeholder, placeholder).replace(of_marker, marker);
@@ -124,12 +135,14 @@ impl ImageReader {
             .iter()
             .map(|&token| token == vision.image_token && is_image.next().unwrap_or_default())
             .collect();
-        let tiles: Vec<Vec<f32>> = images.into_iter().flat_map(|image| image.patches).collect();
-        let found = is_replaced.iter().filter(|is| **is).count();
-        if found != tiles.len() * vision.vectors() {
-            return Err(ModelError::Placeholders { found, expected: tiles.len() * vision.vectors() });
+        let tiles = images.into_iter().flat_map(|image| image.tiles);
+        let (vectors, tiles): (Vec<usize>, Vec<Vec<f32>>) =
+            tiles.map(|tile| (tile.vectors, tile.numbers)).unzip();
+        let (found, expected) = (is_replaced.iter().filter(|is| **is).count(), vectors.iter().sum());
+        if found != expected {
+            return Err(ModelError::Placeholders { found, expected });
         }
-        let (placeholder, vectors) = (vision.image_token, vision.vectors());
+        let placeholder = vision.image_token;
         Ok(ImagePrompt { tokens, is_replaced, placeholder, text, vectors, tiles })
     }
 }

@@ -244,7 +244,7 @@ pub(super) fn planned(model: Opened, options: &OpenOptions) -> Result<Plan, Mode
 pub(super) fn entries(plan: &Plan, options: &OpenOptions, score: bool) -> Vec<EntryPoint> {
     let mut entries = if score { plan.entry_points() } else { plan.steps() };
     if let Some(vision) = plan.model.vision.as_ref().filter(|_| options.images) {
-        entries.extend(plan.features(vision.vectors()));
+        entries.extend(plan.features(vision.vectors_together()));
     }
     if options.speculate != Speculation::Off {
         entries.extend(plan.verifier());

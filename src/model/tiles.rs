@@ -39,13 +39,18 @@ impl KnownTiles {
     }
 }
 
-/// Calls the vision tower with the patches of one tile.
-pub(super) fn see(tower: &Program, vision: &Vision, patches: &[f32]) -> Result<Vec<f32>, ModelError> {
-    let patches =
-        Array::from_slice(patches, [1, vision.patches(), vision.numbers()]).map_err(EmbedError::from)?;
-    let found = tower.call("see", &[patches]).map_err(EmbedError::from)?;
+/// Calls the vision tower with the numbers of one tile.
+pub(super) fn see(tower: &Program, vision: &Vision, numbers: &[f32]) -> Result<Vec<f32>, ModelError> {
+    let of_vector = (vision.numbers() * vision.patches_of_vector()).max(1);
+    let vectors = numbers.len() / of_vector;
+    let (entry, padded) = vision.call(numbers.to_vec());
+    let shape = [1, padded.len() / vision.numbers(), vision.numbers()];
+    let patches = Array::from_slice(&padded, shape).map_err(EmbedError::from)?;
+    let found = tower.call(&entry, &[patches]).map_err(EmbedError::from)?;
     let found = found.first().map(Array::to_vec::<f32>).transpose().map_err(EmbedError::from)?;
-    Ok(found.unwrap_or_default())
+    let mut found = found.unwrap_or_default();
+    found.truncate(vectors * vision.features);
+    Ok(found)
 }
 
 #[cfg(test)]

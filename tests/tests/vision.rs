@@ -25,7 +25,11 @@ use tracewright_tests::{level, long};
 const CONTEXT: usize = 256;
 
 /// The fixtures of networks that see.
-const ALL: [&str; 5] = ["smolvlm", "internvl", "internvl-norms", GEMMA[0], GEMMA[1]];
+const ALL: [&str; 7] =
+    ["smolvlm", "internvl", "internvl-norms", "mistral3-images", "ministral3-images", GEMMA[0], GEMMA[1]];
+
+/// Those whose conversations are compared in the short form of the tests.
+const FEW: [&str; 4] = ["smolvlm", "internvl", "mistral3-images", GEMMA[0]];
 
 /// In these networks, the vectors of an image see each other.
 const GEMMA: [&str; 2] = ["gemma3-images", "gemma3-images-odd"];
@@ -82,19 +86,21 @@ fn compare(of: &str) {
     let tower = compiled(of, &tower, &tower.entry_points());
     let tower = Program::new(&tower.runtime, &tower.program, tower.module.signatures.clone()).unwrap();
     let plan = Plan::new(network, Some(ElementType::F32), Some(CONTEXT), Some(8)).unwrap();
-    let entries: Vec<EntryPoint> = plan.steps().into_iter().chain(plan.features(vision.vectors())).collect();
+    let entries: Vec<EntryPoint> =
+        plan.steps().into_iter().chain(plan.features(vision.vectors_together())).collect();
     let text = compiled(of, &plan, &entries);
     let network = Network::new(&text.runtime, &text.program, &text.module.signatures).unwrap();
 
     let processor = ImageProcessor::of_folder(&fixture(of), &vision).unwrap();
     for (index, case) in cases(of).iter().enumerate() {
         let image = |file: &String| ImageLimits::default().read(&fixture("images").join(file)).unwrap();
-        let tiles = case.files.iter().flat_map(|file| processor.prepare(&image(file), &vision).patches);
+        let tiles = case.files.iter().flat_map(|file| processor.prepare(&image(file), &vision).tiles);
         let mut features = Vec::new();
-        for patches in tiles {
-            let shape = [1, vision.patches(), vision.numbers()];
-            let found = tower.call("see", &[Array::from_slice(&patches, shape).unwrap()]).unwrap();
-            features.extend(found[0].to_vec::<f32>().unwrap());
+        for tile in tiles {
+            let (entry, numbers) = vision.call(tile.numbers);
+            let shape = [1, numbers.len() / vision.numbers(), vision.numbers()];
+            let found = tower.call(&entry, &[Array::from_slice(&numbers, shape).unwrap()]).unwrap();
+            features.extend(&found[0].to_vec::<f32>().unwrap()[..tile.vectors * vision.features]);
         }
         let expected = golden(of, &format!("cases.{index}.features"));
         let error = relative_error(&expected, &features);
@@ -181,7 +187,7 @@ fn masks_of_images_equal_those_of_transformers() {
         let vision = network.vision.clone().unwrap();
         let plan = Plan::new(network, Some(ElementType::F32), Some(CONTEXT), Some(8)).unwrap();
         let of_tokens = masks(&plan, &plan.steps());
-        let of_images = masks(&plan, &plan.features(vision.vectors()));
+        let of_images = masks(&plan, &plan.features(vision.vectors_together()));
         assert_eq!((of_tokens.len(), of_images.len()), (2, 2));
         for case in cases(of) {
             for (kind, expected) in &case.masks {
@@ -240,7 +246,8 @@ fn answer(model: &Model, prompt: ImagePrompt, reuses: bool) -> (Vec<u32>, usize)
 
 #[test]
 fn conversations_with_images_give_the_tokens_of_transformers() {
-    for of in ALL {
+    let fixtures = if long::is_wanted() { &ALL[..] } else { &FEW };
+    for &of in fixtures {
         let opening = opening(of);
         let model = opening.clone().build().unwrap();
         let cases = cases(of);
@@ -299,6 +306,7 @@ fn placeholders_of_users_take_no_image() {
     for (of, names) in [
         ("smolvlm", vec!["<image>"]),
         ("internvl", vec!["<IMG_CONTEXT>"]),
+        ("mistral3-images", vec!["[IMG]"]),
         (GEMMA[0], vec!["<start_of_image>", "<image_soft_token>"]),
     ] {
         let opening = opening(of);

@@ -10,7 +10,7 @@ use crate::argument::trace_arg;
 use crate::element::{Bool, Float};
 use crate::tensor::{axes, permuted};
 use crate::tracer::{Place, Raw, Tracer};
-use crate::{Axis, NamedType, Tensor, TraceErrorKind};
+use crate::{Axis, I32, NamedType, Tensor, TraceErrorKind};
 
 /// Positions of queries, rotary tables, mask, scale and softcap.
 #[derive(Clone, Debug)]
@@ -101,6 +101,28 @@ impl<T: Float> Attend<T> {
         Self::rotating(at, queries, length, rope, length, is_extended)
     }
 
+    /// Rotated by several coordinates of each position, such as the row and the column of a patch. A coordinate
+    /// `[B, S]` is an integer below `extent`, and its frequencies rotate the features behind those of the one before.
+    #[track_caller]
+    pub fn axial<const N: usize>(
+        queries: Axis,
+        mask: Mask<T>,
+        coordinates: [Tensor<I32>; N],
+        frequencies: &[RopeFrequencies; N],
+        extent: usize,
+    ) -> Self {
+        let rows = Axis("POSITIONS");
+        let tables = |part| {
+            let of = |(at, rope): (&Tensor<I32>, &RopeFrequencies)| {
+                Tensor::<T>::constant(table::<T>(rope, part, extent), &[rows, Axis("R")]).rows(*at)
+            };
+            let picked: Vec<Tensor<T>> = coordinates.iter().zip(frequencies).map(of).collect();
+            Tensor::concat(&picked, Axis("R"))
+        };
+        let (cos, sin) = (Some(tables(RopePart::Cos)), Some(tables(RopePart::Sin)));
+        Self { cos, sin, ..Self::bidirectional(queries, mask) }
+    }
+
     /// `is_extended`: whether each sequence has more tokens than a number.
     #[track_caller]
     fn rotating(
@@ -187,17 +209,18 @@ fn pick<T: Float>(
     context: usize,
 ) -> (Tensor<T>, Tensor<T>) {
     let positions = rope.beyond.as_ref().map_or(context, |(original, _)| context.min(*original));
-    let table = |part| {
-        let inv_freq = rope.inv_freq.iter().copied().map(Real).collect();
-        let table = RopeTable { part, positions, scaling: Real(rope.scaling), inv_freq };
-        Literal::rope_table(T::element(), table)
-    };
     // These nodes are created outside the closure. In the closure, they would record a line of
     // this file as their source.
     let axes = [queries, Axis("R")];
-    let cos = Tensor::<T>::constant(table(RopePart::Cos), &axes);
-    let sin = Tensor::<T>::constant(table(RopePart::Sin), &axes);
+    let cos = Tensor::<T>::constant(table::<T>(rope, RopePart::Cos, positions), &axes);
+    let sin = Tensor::<T>::constant(table::<T>(rope, RopePart::Sin, positions), &axes);
     (at.pick(cos, queries, length), at.pick(sin, queries, length))
+}
+
+/// The cosines or sines of the angles at `positions` positions.
+fn table<T: Float>(rope: &RopeFrequencies, part: RopePart, positions: usize) -> Literal {
+    let inv_freq = rope.inv_freq.iter().copied().map(Real).collect();
+    Literal::rope_table(T::element(), RopeTable { part, positions, scaling: Real(rope.scaling), inv_freq })
 }
 
 /// Computes attention of queries `[…, S, …, E]` over keys `[…, N, E]` and values `[…, N, E]` or

@@ -241,10 +241,10 @@ fn windows(architecture: &str, said: Value) -> Vec<usize> {
         ModelConfig::Gemma2(config) => config.window(layer),
         ModelConfig::Mixtral(config) => config.window(layer),
         ModelConfig::SmolLm3(config) => config.window(layer),
-        ModelConfig::Mistral(config)
-        | ModelConfig::Phi3(config)
-        | ModelConfig::Qwen2(config)
-        | ModelConfig::Qwen3(config) => config.window(layer),
+        ModelConfig::Mistral(config) => config.window(layer),
+        ModelConfig::Phi3(config) | ModelConfig::Qwen2(config) | ModelConfig::Qwen3(config) => {
+            config.window(layer)
+        }
         other => panic!("{other:?}"),
     };
     (0..4).map(|layer| window(layer).unwrap_or(0)).collect()
@@ -321,8 +321,8 @@ fn defaults_are_those_of_transformers() {
             ModelConfig::Gemma2(config) => config.llama,
             ModelConfig::Mixtral(config) => config.llama,
             ModelConfig::SmolLm3(config) => config.llama,
-            ModelConfig::Mistral(config)
-            | ModelConfig::Olmo2(config)
+            ModelConfig::Mistral(config) => config.llama,
+            ModelConfig::Olmo2(config)
             | ModelConfig::Phi3(config)
             | ModelConfig::Qwen2(config)
             | ModelConfig::Qwen3(config) => config,

@@ -5,7 +5,7 @@ use std::path::Path;
 use models::config::ConfigError;
 use models::{Vision, VisionFamily};
 
-use crate::{Gemma3Processor, InternVlProcessor, Pixels, SmolVlmProcessor};
+use crate::{Gemma3Processor, InternVlProcessor, Pixels, PixtralProcessor, SmolVlmProcessor};
 
 /// The image processor of a family.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,6 +16,8 @@ pub enum ImageProcessor {
     Gemma3(Gemma3Processor),
     /// For InternVL.
     InternVl(InternVlProcessor),
+    /// For Mistral 3 and Ministral 3.
+    Pixtral(PixtralProcessor),
 }
 
 /// The text and the patches of an image, as a model reads them.
@@ -23,8 +25,17 @@ pub enum ImageProcessor {
 pub struct PreparedImage {
     /// The text in a prompt, with a placeholder for each vector.
     pub text: String,
-    /// The patches that each call of the tower reads.
-    pub patches: Vec<Vec<f32>>,
+    /// The parts of the image that the tower reads one by one.
+    pub tiles: Vec<ImageTile>,
+}
+
+/// The numbers that a call of the tower reads, without padding.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ImageTile {
+    /// The numbers of all patches.
+    pub numbers: Vec<f32>,
+    /// The vectors that the tower makes of them.
+    pub vectors: usize,
 }
 
 impl ImageProcessor {
@@ -38,6 +49,7 @@ impl ImageProcessor {
             VisionFamily::SmolVlm => Self::SmolVlm(SmolVlmProcessor::of_folder(folder, vision)?),
             VisionFamily::Gemma3 => Self::Gemma3(Gemma3Processor::of_folder(folder, vision)?),
             VisionFamily::InternVl { .. } => Self::InternVl(InternVlProcessor::of_folder(folder, vision)?),
+            VisionFamily::Pixtral { .. } => Self::Pixtral(PixtralProcessor::of_folder(folder, vision)?),
         })
     }
 
@@ -48,33 +60,36 @@ impl ImageProcessor {
             Self::SmolVlm(_) => &["<image>", "<image>", "<fake_token_around_image>"],
             Self::Gemma3(_) => &["<start_of_image>", "<image_soft_token>", "<end_of_image>"],
             Self::InternVl(_) => &["<IMG_CONTEXT>", "<IMG_CONTEXT>", "<img>", "</img>"],
+            Self::Pixtral(_) => &["[IMG]", "[IMG]", "[IMG_BREAK]", "[IMG_END]"],
         }
     }
 
     /// Resizes an image, and divides it into patches.
     pub fn prepare(&self, image: &Pixels, vision: &Vision) -> PreparedImage {
         let (vectors, tokens) = (vision.vectors(), self.tokens());
-        match self {
+        let (text, patches) = match self {
             Self::SmolVlm(processor) => {
                 let tiles = processor.tiles(image, vision.patch_size);
                 let text = tiles.size.text([tokens[2], tokens[1], "<global-img>"], vectors);
-                PreparedImage { text, patches: tiles.patches }
+                (text, tiles.patches)
             }
             Self::Gemma3(processor) => {
-                let patches = vec![processor.patches(image, vision.patch_size)];
-                PreparedImage {
-                    text: Gemma3Processor::text([tokens[0], tokens[1], tokens[2]], vectors),
-                    patches,
-                }
+                let text = Gemma3Processor::text([tokens[0], tokens[1], tokens[2]], vectors);
+                (text, vec![processor.patches(image, vision.patch_size)])
             }
             Self::InternVl(processor) => {
                 let patches = processor.patches(image, vision.patch_size);
                 let vectors = vectors * patches.len();
-                PreparedImage {
-                    text: InternVlProcessor::text([tokens[2], tokens[1], tokens[3]], vectors),
-                    patches,
-                }
+                (InternVlProcessor::text([tokens[2], tokens[1], tokens[3]], vectors), patches)
             }
-        }
+            Self::Pixtral(processor) => {
+                let placed = processor.patches(image, vision);
+                let tokens = [tokens[1], tokens[2], tokens[3]];
+                (PixtralProcessor::text(tokens, placed.rows, placed.columns), vec![placed.numbers])
+            }
+        };
+        let of_patch = vision.numbers() * vision.patches_of_vector();
+        let tile = |numbers: Vec<f32>| ImageTile { vectors: numbers.len() / of_patch, numbers };
+        PreparedImage { text, tiles: patches.into_iter().map(tile).collect() }
     }
 }

@@ -7,35 +7,51 @@ use models::config::{ConfigError, Keys};
 
 use crate::{Filter, Normalization, Resizer, Rounding};
 
-/// Reads the settings of a family from `image_processor` in the `processor_config.json` of a folder, or else from
-/// `preprocessor_config.json`. `vectors` is the key of the vectors of an image.
-///
-/// # Errors
-/// Returns an error about a key that would change pixels in another way, or if the files contradict each other or
-/// the tower.
+/// Like [`read_folder`]. `vectors` is the key of the vectors of an image.
 pub(crate) fn of_folder<P: PartialEq>(
     folder: &Path,
     vision: &Vision,
     vectors: &'static str,
     read: impl Fn(&Keys) -> P,
 ) -> Result<P, ConfigError> {
-    let at = |name: &str| folder.join(name);
-    let open = |path: &Path| Keys::parse(path, &files::read_json(path)?);
-    let (whole, plain) = (at("processor_config.json"), at("preprocessor_config.json"));
     let check = |keys: &Keys| {
         let found = keys.optional_count(vectors);
         if let Some(found) = found.filter(|&found| found != vision.vectors()) {
             keys.refuse(vectors, found, vision.vectors().to_string());
         }
     };
+    let read = |keys: &Keys| {
+        check(keys);
+        read(keys)
+    };
+    read_folder(folder, check, read)
+}
+
+/// Reads the settings of a family from `image_processor` in the `processor_config.json` of a folder, or else from
+/// `preprocessor_config.json`. `check` reads the keys of the processor of texts and images.
+///
+/// # Errors
+/// Returns an error about a key that would change pixels in another way, or if the files contradict each other or
+/// the tower.
+pub(crate) fn read_folder<P: PartialEq>(
+    folder: &Path,
+    check: impl Fn(&Keys),
+    read: impl Fn(&Keys) -> P,
+) -> Result<P, ConfigError> {
+    let at = |name: &str| folder.join(name);
+    let open = |path: &Path| Keys::parse(path, &files::read_json(path)?);
+    let (whole, plain) = (at("processor_config.json"), at("preprocessor_config.json"));
     let of_plain = || -> Result<P, ConfigError> {
         let keys = open(&plain)?;
-        check(&keys);
         let processor = read(&keys);
         keys.finish(&[], &[])?;
         Ok(processor)
     };
     if !files::is_there(&whole) {
+        // HF transformers takes the defaults of the class.
+        let missing = Keys::parse(&whole, "{}")?;
+        check(&missing);
+        missing.finish(&[], &[])?;
         return of_plain();
     }
     let keys = open(&whole)?;
@@ -143,4 +159,18 @@ pub(crate) fn check_square(keys: &Keys, side: usize, usual: usize) {
         }
     }
     keys.close(size);
+}
+
+/// The largest side of an image in a configuration.
+const MOST: usize = 1 << 14;
+
+/// The key `longest_edge` of an object.
+pub(crate) fn longest_edge(keys: &Keys, key: &'static str, default: usize) -> usize {
+    let Some(sizes) = keys.object(key) else { return default };
+    let longest = sizes.count("longest_edge");
+    if !(1..=MOST).contains(&longest) {
+        sizes.refuse("longest_edge", longest, format!("1 to {MOST}"));
+    }
+    keys.close(sizes);
+    longest.clamp(1, MOST)
 }

@@ -63,8 +63,8 @@ impl SmolVlmProcessor {
         keys.ignore(&["do_pad", "video_sampling", "return_row_col_info"]);
         let known = ["SmolVLMImageProcessor", "Idefics3ImageProcessor"];
         let (resizer, normalization) = settings::resizing(keys, &known, &Usual::half(Filter::Lanczos));
-        let longest = longest_edge(keys, "size", 4 * 364);
-        let tile = longest_edge(keys, "max_image_size", 364);
+        let longest = settings::longest_edge(keys, "size", 4 * 364);
+        let tile = settings::longest_edge(keys, "max_image_size", 364);
         let splits = keys.flag("do_image_splitting", true);
         Self { split: SplitRule { longest, tile, splits }, resizer, normalization }
     }
@@ -81,17 +81,4 @@ impl SmolVlmProcessor {
         let patches = tiles.chain([last]).map(|tile| self.normalization.patches(&tile, side)).collect();
         ImageTiles { size, patches }
     }
-}
-
-/// The largest side of an image in a configuration.
-const MOST: usize = 1 << 14;
-
-fn longest_edge(keys: &Keys, key: &'static str, default: usize) -> usize {
-    let Some(sizes) = keys.object(key) else { return default };
-    let longest = sizes.count("longest_edge");
-    if !(1..=MOST).contains(&longest) {
-        sizes.refuse("longest_edge", longest, format!("1 to {MOST}"));
-    }
-    keys.close(sizes);
-    longest.clamp(1, MOST)
 }

@@ -111,7 +111,7 @@ impl Plan {
         if !(1..=longest).contains(&context) {
             return Err(match model.kind {
                 ModelKind::Embedding(_) => PlanError::Length { found: context, longest },
-                ModelKind::Text | ModelKind::Tower | ModelKind::Alignment | ModelKind::Speech(_) => {
+                ModelKind::Text | ModelKind::Tower(_) | ModelKind::Alignment | ModelKind::Speech(_) => {
                     PlanError::Context { found: context, longest }
                 }
             });
