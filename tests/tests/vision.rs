@@ -9,6 +9,7 @@ use pixels::{ImageLimits, ImageProcessor, Pixels};
 use safetensors::SafeTensors;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tracewright::generate::{Chat, Features, Network, Session};
 use tracewright::model::{ImagePrompt, Opening, TuningSource, read_image};
 use tracewright::models::{self, fit};
@@ -366,6 +367,74 @@ fn settings_of_gemma_3_are_read_as_published() {
         let error = with(key, value).unwrap_err();
         assert!(error.contains(key), "{error}");
     }
+}
+
+/// The value at a path of keys becomes another one, in a copy of a fixture's file.
+fn changed(of: &str, file: &str, (path, value): (&str, Value)) -> TempDir {
+    let mut keys: Value = serde_json::from_str(&fs::read_to_string(fixture(of).join(file)).unwrap()).unwrap();
+    let place = path.split('.').fold(&mut keys, |place, key| &mut place[key]);
+    *place = value;
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join(file), keys.to_string()).unwrap();
+    folder
+}
+
+/// Each key of a tower and of its processor has an effect, or is an error.
+#[test]
+fn keys_that_change_vectors_are_errors() {
+    let check = |of: &str, path: &str, value: Value| {
+        let folder = changed(of, "config.json", (path, value));
+        let error = models::read(folder.path(), &[]).err().unwrap_or_else(|| panic!("{of}: {path}"));
+        assert!(error.to_string().contains(path), "{error}");
+    };
+    check("internvl", "downsample_ratio", json!(0.3));
+    check("internvl", "downsample_ratio", json!(0.125));
+    check("internvl", "vision_feature_layer", json!(-2));
+    check("internvl", "vision_feature_select_strategy", json!("full"));
+    check("internvl", "projector_hidden_act", json!("relu"));
+    check("internvl", "text_config.model_type", json!("gpt2"));
+    check("internvl", "vision_config.image_size", json!([16, 32]));
+    check("internvl", "vision_config.use_mask_token", json!(true));
+    check("internvl", "vision_config.use_mean_pooling", json!(false));
+    check("internvl", "vision_config.norm_type", json!("batch_norm"));
+    check("internvl", "vision_config.use_gate", json!(true));
+    for of in ["mistral3-images", "ministral3-images"] {
+        check(of, "vision_feature_layer", json!([-1, -2]));
+        check(of, "spatial_merge_size", json!(17));
+        check(of, "projector_hidden_act", json!("silu"));
+        check(of, "vision_config.image_size", json!(4000));
+        check(of, "vision_config.hidden_act", json!("relu"));
+        check(of, "vision_config.head_dim", json!(20));
+        check(of, "vision_config.rope_parameters.rope_type", json!("yarn"));
+        check(of, "vision_config.rope_parameters.factor", json!(2.0));
+        check(of, "vision_config.use_gate", json!(true));
+    }
+
+    let check = |of: &str, path: &str, value: Value| {
+        let vision = models::read(fixture(of), &[]).unwrap().vision.unwrap();
+        let folder = changed(of, "processor_config.json", (path, value));
+        let error = ImageProcessor::of_folder(folder.path(), &vision).err();
+        let error = error.unwrap_or_else(|| panic!("{of}: {path}")).to_string();
+        assert!(error.contains(path.rsplit('.').next().unwrap()), "{error}");
+    };
+    check("internvl", "image_seq_length", json!(9));
+    check("internvl", "image_processor.size.height", json!(32));
+    check("internvl", "image_processor.min_patches", json!(5));
+    check("internvl", "image_processor.max_patches", json!(1000));
+    check("internvl", "image_processor.do_center_crop", json!(true));
+    check("internvl", "image_processor.crop_mode", json!("smart"));
+    check("mistral3-images", "patch_size", json!(5));
+    check("mistral3-images", "spatial_merge_size", json!(1));
+    check("mistral3-images", "image_break_token", json!("[BREAK]"));
+    check("mistral3-images", "image_processor.size.longest_edge", json!(41));
+    check("mistral3-images", "image_processor.resample", json!(0));
+
+    // Without a processor of texts and images, transformers takes other sizes.
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("preprocessor_config.json"), "{}").unwrap();
+    let vision = models::read(fixture("mistral3-images"), &[]).unwrap().vision.unwrap();
+    let error = ImageProcessor::of_folder(folder.path(), &vision).unwrap_err().to_string();
+    assert!(error.contains("`spatial_merge_size`"), "{error}");
 }
 
 /// A text network reads no image, and a conversation without images stays as it is.
