@@ -55,10 +55,12 @@ pub use generate::{Follow, GenerateOptions, Sampling};
 #[cfg(feature = "iree")]
 pub use model::{Model, ModelError, OpenOptions, assistant, system, user};
 pub use ops::{Array, ArrayError, Number};
+pub use program::{
+    AdapterError, AdapterRoom, NumericOptions, Plan, PlanError, footprint, numeric, partition, quant_map,
+};
 #[cfg(feature = "iree")]
 pub use program::{CallError, LoadedNetwork, Program};
 pub use program::{DevicePartition, Expanded, Footprint, Lowered, Memory, StagedTrace, primitives};
-pub use program::{NumericOptions, Plan, PlanError, footprint, numeric, partition, quant_map};
 
 /// ```no_run
 /// use std::path::Path;

@@ -45,6 +45,16 @@ impl Checkpoint {
         Ok(self)
     }
 
+    /// The shape of a matrix, and its numbers with the rows in the order of the model.
+    pub fn matrix(&self, name: &str) -> Result<([usize; 2], Vec<f32>), ArchiveError> {
+        let tensor = self.require(name)?;
+        let columns = tensor.shape.last().copied().unwrap_or(1);
+        let rows = tensor.shape.iter().product::<usize>() / columns.max(1);
+        let stored = self.all(tensor)?;
+        let row = |row| &stored[tensor.arranged.place(row, rows) * columns..][..columns];
+        Ok(([rows, columns], (0..rows).flat_map(row).copied().collect()))
+    }
+
     /// A description of all changes by adapters, which differs if the changes do; empty without adapters. It does not
     /// contain the numbers of the adapters' files, which are among [`files`](Self::files).
     pub fn changes(&self) -> String {

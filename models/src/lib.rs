@@ -54,7 +54,7 @@ pub use gguf::GgufFamily;
 pub use gpt2::Gpt2Config;
 pub use head::UntiedHead;
 pub use internvl::InternVlTower;
-pub use lora::{LoraError, LoraFile, LoraProblem};
+pub use lora::{LoraError, LoraFile, LoraMatrices, LoraProblem, NarrowMatrices};
 pub use mtp::{MtpError, check_mtp};
 pub use opened::{ModelKind, Naming, Opened};
 pub use pixtral::PixtralTower;

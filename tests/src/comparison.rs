@@ -31,12 +31,12 @@ impl Comparison {
     }
 
     /// An empty comparison whose logits may be this far from the reference's.
-    pub(crate) fn within(bound: f64) -> Self {
+    pub fn within(bound: f64) -> Self {
         Self { bound, gap: f32::INFINITY, ..Self::default() }
     }
 
     /// Compares the tokens that follow a prompt, and their logits if they were kept.
-    pub(crate) fn continuation(
+    pub fn continuation(
         &mut self,
         reference: &Reference,
         i: usize,

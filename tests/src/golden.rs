@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use safetensors::SafeTensors;
 use serde::Deserialize;
-use tracewright::Plan;
 use tracewright::bake;
 use tracewright::dsl::EntryPoint;
 use tracewright::errors::WithPath as _;
@@ -20,6 +19,7 @@ use tracewright::runtime::{Buffer, Device, VmValue};
 use tracewright::simplify::Rules;
 use tracewright::targets::Target;
 use tracewright::trace::{KvFormat, Parameter, Trace};
+use tracewright::{AdapterRoom, Plan};
 
 use crate::built::{Built, Result, compiler, installed, repository};
 use crate::level;
@@ -391,6 +391,8 @@ pub struct BuildOptions {
     pub allowed_keys: Vec<String>,
     /// Adapters that are added to the weights.
     pub adapters: Vec<LoraFile>,
+    /// Adapters among which sequences choose.
+    pub slots: Option<AdapterRoom>,
 }
 
 impl BuildOptions {
@@ -409,6 +411,7 @@ impl BuildOptions {
             device: Device::LocalSync,
             allowed_keys: golden.allowed_keys.clone(),
             adapters: Vec::new(),
+            slots: None,
         }
     }
 }
@@ -432,6 +435,7 @@ fn recorded(
         rules: sizes.rules,
         weights: sizes.weights.clone(),
         kv: sizes.kv,
+        adapters: sizes.slots.clone(),
         target: compiler()?.resolve(&sizes.target)?,
         ..plan
     };

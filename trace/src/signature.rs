@@ -52,6 +52,9 @@ pub enum Role {
         /// The number of adapters, which is the largest index.
         count: usize,
     },
+    /// The narrow matrices of all adapters for one weight, in f32. The argument has the name of the weight's
+    /// module, and then `.lora_A` or `.lora_B`. No call changes it.
+    LowRank,
     /// The result contains the hidden states from which the network computes logits, as `f32[B,S,D]`.
     /// The hidden states are the output of the norm after the last layer.
     Hidden,
@@ -65,7 +68,7 @@ pub enum Role {
 }
 
 impl Role {
-    const WORDS: [(&str, Self); 11] = [
+    const WORDS: [(&str, Self); 12] = [
         ("plain", Self::Plain),
         ("tokens", Self::Tokens),
         ("features", Self::Features),
@@ -73,6 +76,7 @@ impl Role {
         ("count", Self::Count),
         ("first", Self::First),
         ("sequence", Self::Sequence),
+        ("low_rank", Self::LowRank),
         ("hidden", Self::Hidden),
         ("logits", Self::Logits),
         ("token", Self::Token),
@@ -120,7 +124,7 @@ impl Role {
             Some((_, role)) => reader.word().map(|_| role),
             None => reader.error(
                 "a role: `plain`, `tokens`, `features`, `patches`, `start(…)`, `count`, `first`, `extended(…)`, `state(…)`, `memory(…)`, `sequence`, \
-                 `adapter(…)`, `hidden`, `logits`, `token` or `embedding`",
+                 `adapter(…)`, `low_rank`, `hidden`, `logits`, `token` or `embedding`",
             ),
         }
     }

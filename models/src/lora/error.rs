@@ -131,6 +131,13 @@ pub enum LoraProblem {
         /// The effect of the tensor.
         does: &'static str,
     },
+    /// A part of an adapter that sequences choose does more than add to a linear layer.
+    Merged {
+        /// The tensor.
+        tensor: String,
+        /// The effect of the tensor.
+        does: &'static str,
+    },
     /// The adapter has no tensor.
     Nothing,
 }
@@ -188,6 +195,11 @@ impl fmt::Display for LoraProblem {
             Self::Scale { found, tensor, does } => write!(
                 f,
                 "the scale is {found}, expected 1, because the tensor `{tensor}` {does}; leave out the scale"
+            ),
+            Self::Merged { tensor, does } => write!(
+                f,
+                "the tensor `{tensor}` {does}, expected only changes of linear layers in an adapter that requests \
+                 choose; add the adapter to the weights instead"
             ),
             Self::Nothing => {
                 write!(f, "the adapter has no tensors, so it changes nothing; save the adapter again")

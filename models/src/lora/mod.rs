@@ -4,6 +4,7 @@
 mod adapter;
 mod error;
 mod gguf;
+mod matrices;
 mod peft;
 mod place;
 mod targets;
@@ -20,6 +21,7 @@ use crate::quantized::stored_in;
 use adapter::Adapter;
 
 pub use error::{LoraError, LoraProblem};
+pub use matrices::{LoraMatrices, NarrowMatrices};
 
 /// An adapter, and a factor for everything that it adds. The adapter is a folder that the library PEFT wrote, or a
 /// GGUF file.

@@ -98,6 +98,8 @@ pub(crate) enum ArgBinding {
     Sequence(TensorType),
     /// The index of each adapter, and the number of adapters.
     Adapter(TensorType, usize),
+    /// The argument's name.
+    LowRank(String),
 }
 
 /// Whether an entry point takes tokens or features.
@@ -303,6 +305,7 @@ impl ArgBinding {
             Role::Memory { .. } => Self::Memory(index(&shared.memory, "which no entry point fills")?),
             Role::Sequence => Self::Sequence(expect(i32s(&[batch]))?),
             Role::Adapter { count } => Self::Adapter(expect(i32s(&[batch]))?, count),
+            Role::LowRank => Self::LowRank(argument.name.clone()),
             Role::Plain
             | Role::Patches
             | Role::First
@@ -314,4 +317,63 @@ impl ArgBinding {
             }
         })
     }
+}
+
+/// Reads the properties that all entry points share from the first entry point that chooses tokens.
+pub(crate) fn shared(signatures: &[Signature]) -> Result<Shared, GenerateError> {
+    let steps = |s: &&Signature| {
+        takes_positions(s) && !encodes(s) && s.results.iter().any(|result| result.role == Role::Logits)
+    };
+    let tokens = |s: &&Signature| s.arguments.iter().any(|argument| argument.role == Role::Tokens);
+    // The first axis of the token argument is the number of sequences that the entry point computes.
+    let sequences = |s: &&Signature| {
+        s.arguments.iter().find(|a| a.role == Role::Tokens).and_then(|a| a.ty.shape.first().copied())
+    };
+    let all = signatures.iter().filter(tokens).filter(steps).rev();
+    let Some(first) = all.max_by_key(sequences) else {
+        return Err(GenerateError::NoEntryPoint { role: Role::Tokens });
+    };
+    let tokens = only(first, &first.arguments, "tokens", |role| role == Role::Tokens)?.1;
+    let start = only(first, &first.arguments, "start", |role| matches!(role, Role::Start { .. }))?.1;
+    let Role::Start { context } = start.role else { unreachable!("found by this role") };
+    // If a layer had no memory for a position, the layer would overwrite another position.
+    for argument in &first.arguments {
+        let Role::State { part, .. } = argument.role else { continue };
+        let Some((slots, axis)) = part.slots(context, argument.ty.rank()) else { continue };
+        if argument.ty.shape[axis] != slots {
+            let why = format!("takes `{argument}`, expected {slots} slots for the context of {context}");
+            return Err(refuse(first, why));
+        }
+    }
+    let logits = only(first, &first.results, "logits", |role| role == Role::Logits)?.1;
+    let sizes = (tokens.ty.shape.first().copied(), logits.ty.shape.last().copied());
+    let (Some(batch), Some(vocabulary)) = sizes else {
+        return Err(refuse(first, format!("takes `{tokens}` and gives `{logits}`, which have no axes")));
+    };
+    let encoder = signatures.iter().find(|signature| encodes(signature));
+    let tensors = |found: Vec<(usize, KeptTensor)>| found.into_iter().map(|(_, tensor)| tensor).collect();
+    let state = tensors(kept(&first.arguments, is_state));
+    let memory = encoder.map_or_else(Vec::new, |entry| tensors(kept(&entry.results, is_memory)));
+    let mut originals: Vec<usize> = signatures
+        .iter()
+        .flat_map(|signature| &signature.arguments)
+        .filter_map(|argument| match argument.role {
+            Role::Extended { original } => Some(original),
+            _ => None,
+        })
+        .collect();
+    originals.sort_unstable();
+    originals.dedup();
+    Ok(Shared { batch, context, vocabulary, state, memory, originals })
+}
+
+/// Returns the error message that a network has two entry points of the same kind.
+pub(crate) fn twice(kind: EntryKind, first: &str) -> String {
+    let what = match kind {
+        EntryKind::Scorer => "gives logits and no token",
+        EntryKind::Each => "gives a token after each one",
+        EntryKind::Verifier => "gives logits and a token after each one",
+        EntryKind::Step | EntryKind::Encoder => "fills memory",
+    };
+    format!("{what}, as `{first}` does; expected one such")
 }

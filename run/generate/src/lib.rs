@@ -16,6 +16,7 @@ mod executor;
 mod features;
 mod generation;
 mod gguf;
+mod low_rank;
 mod model_file;
 mod network;
 mod prefix;

@@ -9,10 +9,10 @@ use trace::{Role, Signature};
 
 use crate::GenerateError;
 use crate::entry::{
-    ArgBinding, EntryKind, EntryPoint, KeptTensor, Shared, drafts, encodes, is_memory, is_state, kept, only,
-    refuse, takes_positions,
+    ArgBinding, EntryKind, EntryPoint, KeptTensor, Shared, drafts, refuse, shared, takes_positions, twice,
 };
 use crate::executor::{CallArgument, Executor, Iree, Patience};
+use crate::low_rank::LowRankTensors;
 
 /// The positions that take as long one by one as the compilation of an entry point that computes several.
 const LONG: usize = 64;
@@ -31,6 +31,7 @@ pub struct Network<E: Executor = Iree> {
     /// Whether an entry point leaves an encoder's output as it is, found out in its first call. A compiled
     /// program may write to any argument, and always or never does.
     only_reads: RefCell<BTreeMap<String, bool>>,
+    low_rank: LowRankTensors<E::Buffer>,
     /// The entry points of the module for multi-token prediction, if the program has such entry points.
     mtp: Option<MtpEntries>,
 }
@@ -87,6 +88,7 @@ impl<E: Executor> Network<E> {
 
     /// Creates a network, whose entry points `executor` calls. One of them must take a single token.
     pub fn on(executor: E, signatures: &[Signature]) -> Result<Self, GenerateError> {
+        let low_rank = LowRankTensors::zeros(&executor, signatures)?;
         let (drafting, signatures): (Vec<_>, Vec<_>) = signatures.iter().cloned().partition(drafts);
         let mtp = if drafting.is_empty() { None } else { Some(MtpEntries::new(&drafting)?) };
         let shared = shared(&signatures)?;
@@ -119,7 +121,7 @@ impl<E: Executor> Network<E> {
         let serves_all = |entry: &EntryPoint| entry.chunk == 1 && entry.sequences == shared.batch;
         if steps.iter().any(serves_all) {
             let only_reads = RefCell::default();
-            Ok(Self { executor, steps, feature_steps, others, shared, only_reads, mtp })
+            Ok(Self { executor, steps, feature_steps, others, shared, only_reads, low_rank, mtp })
         } else {
             Err(GenerateError::NoEntryPoint { role: Role::Token })
         }
@@ -247,6 +249,18 @@ impl<E: Executor> Network<E> {
         parts.all(|part| part.kind.rewinds(written, to))
     }
 
+    /// Replaces the matrices of adapters. `bytes` returns the little-endian numbers for the name and the type of an
+    /// argument with the role [`Role::LowRank`]. Prefixes that sequences of a changed adapter have computed are then
+    /// wrong, see [`Batch::forget_adapter`](crate::Batch::forget_adapter).
+    pub fn set_low_rank(&self, bytes: impl Fn(&str, &TensorType) -> Vec<u8>) -> Result<(), GenerateError> {
+        self.low_rank.set(&self.executor, bytes)
+    }
+
+    /// Whether an entry point takes the matrices with this name.
+    pub fn has_low_rank(&self, name: &str) -> bool {
+        self.low_rank.all().contains_key(name)
+    }
+
     /// Creates the state of a batch of empty sequences.
     pub(crate) fn empty(&self) -> Result<Vec<E::Buffer>, GenerateError> {
         self.shared.state.iter().map(|slot| self.executor.zeros(&slot.ty)).collect()
@@ -286,6 +300,7 @@ impl<E: Executor> Network<E> {
             }
         }
         let mut arguments = Vec::with_capacity(entry.arguments.len());
+        let low_rank = self.low_rank.all();
         let mut watched = Vec::new();
         for bound in &entry.arguments {
             arguments.push(match bound {
@@ -297,6 +312,10 @@ impl<E: Executor> Network<E> {
                     let filled = memory.get(*slot).ok_or(GenerateError::NoMemory)?;
                     let ty = &shared.memory[*slot].ty;
                     CallArgument::Buffer(self.memory(ty, filled, (entry, first), &mut watched)?)
+                }
+                ArgBinding::LowRank(name) => {
+                    let (ty, matrices) = &low_rank[name];
+                    CallArgument::Buffer(self.unchanged(ty, matrices, entry, &mut watched)?)
                 }
                 bound => self.input(bound, entry.chunk, first, feeds)?,
             });
@@ -339,6 +358,17 @@ impl<E: Executor> Network<E> {
         if entry.sequences != self.shared.batch {
             return self.executor.copied_rows(filled, &ty.with_rows(entry.sequences), first);
         }
+        self.unchanged(ty, filled, entry, watched)
+    }
+
+    /// The whole tensor for a call, its memory or a copy, as for [`memory`](Self::memory).
+    fn unchanged<'m>(
+        &self,
+        ty: &TensorType,
+        filled: &'m E::Buffer,
+        entry: &EntryPoint,
+        watched: &mut Vec<(&'m E::Buffer, E::Buffer)>,
+    ) -> Result<E::Buffer, GenerateError> {
         let only_reads = self.only_reads.borrow().get(&entry.name).copied();
         if only_reads == Some(true)
             && let Some(alias) = self.executor.alias(filled)?
@@ -405,7 +435,9 @@ impl<E: Executor> Network<E> {
                 upload(ty, &mut (first..first + feeds.len()).map(|index| index as u32))
             }
             ArgBinding::Adapter(ty, _) => upload(ty, &mut feeds.iter().map(|feed| feed.adapter)),
-            ArgBinding::State(_) | ArgBinding::Memory(_) => unreachable!("kept on the device"),
+            ArgBinding::State(_) | ArgBinding::Memory(_) | ArgBinding::LowRank(_) => {
+                unreachable!("kept on the device")
+            }
         }
     }
 }
@@ -492,65 +524,6 @@ fn cheapest<'n>(
     let cost = |entry: &&'n EntryPoint| positions.div_ceil(entry.chunk) * entry.cost();
     let cheapest = fits().filter(|entry| positions < longest || entry.chunk == longest).min_by_key(cost);
     cheapest.ok_or(GenerateError::NoEntryPoint { role: Role::Features })
-}
-
-/// Reads the properties that all entry points share from the first entry point that chooses tokens.
-fn shared(signatures: &[Signature]) -> Result<Shared, GenerateError> {
-    let steps = |s: &&Signature| {
-        takes_positions(s) && !encodes(s) && s.results.iter().any(|result| result.role == Role::Logits)
-    };
-    let tokens = |s: &&Signature| s.arguments.iter().any(|argument| argument.role == Role::Tokens);
-    // The first axis of the token argument is the number of sequences that the entry point computes.
-    let sequences = |s: &&Signature| {
-        s.arguments.iter().find(|a| a.role == Role::Tokens).and_then(|a| a.ty.shape.first().copied())
-    };
-    let all = signatures.iter().filter(tokens).filter(steps).rev();
-    let Some(first) = all.max_by_key(sequences) else {
-        return Err(GenerateError::NoEntryPoint { role: Role::Tokens });
-    };
-    let tokens = only(first, &first.arguments, "tokens", |role| role == Role::Tokens)?.1;
-    let start = only(first, &first.arguments, "start", |role| matches!(role, Role::Start { .. }))?.1;
-    let Role::Start { context } = start.role else { unreachable!("found by this role") };
-    // If a layer had no memory for a position, the layer would overwrite another position.
-    for argument in &first.arguments {
-        let Role::State { part, .. } = argument.role else { continue };
-        let Some((slots, axis)) = part.slots(context, argument.ty.rank()) else { continue };
-        if argument.ty.shape[axis] != slots {
-            let why = format!("takes `{argument}`, expected {slots} slots for the context of {context}");
-            return Err(refuse(first, why));
-        }
-    }
-    let logits = only(first, &first.results, "logits", |role| role == Role::Logits)?.1;
-    let sizes = (tokens.ty.shape.first().copied(), logits.ty.shape.last().copied());
-    let (Some(batch), Some(vocabulary)) = sizes else {
-        return Err(refuse(first, format!("takes `{tokens}` and gives `{logits}`, which have no axes")));
-    };
-    let encoder = signatures.iter().find(|signature| encodes(signature));
-    let tensors = |found: Vec<(usize, KeptTensor)>| found.into_iter().map(|(_, tensor)| tensor).collect();
-    let state = tensors(kept(&first.arguments, is_state));
-    let memory = encoder.map_or_else(Vec::new, |entry| tensors(kept(&entry.results, is_memory)));
-    let mut originals: Vec<usize> = signatures
-        .iter()
-        .flat_map(|signature| &signature.arguments)
-        .filter_map(|argument| match argument.role {
-            Role::Extended { original } => Some(original),
-            _ => None,
-        })
-        .collect();
-    originals.sort_unstable();
-    originals.dedup();
-    Ok(Shared { batch, context, vocabulary, state, memory, originals })
-}
-
-/// Returns the error message that a network has two entry points of the same kind.
-fn twice(kind: EntryKind, first: &str) -> String {
-    let what = match kind {
-        EntryKind::Scorer => "gives logits and no token",
-        EntryKind::Each => "gives a token after each one",
-        EntryKind::Verifier => "gives logits and a token after each one",
-        EntryKind::Step | EntryKind::Encoder => "fills memory",
-    };
-    format!("{what}, as `{first}` does; expected one such")
 }
 
 /// Checks that `tokens` are in the vocabulary and fit into the context after `before` tokens.

@@ -147,12 +147,15 @@ impl Footprint {
             largest.is_some_and(|p| !p.is_packed() && target.repacks(p.ty.element == ElementType::Bf16));
         let entries = || trace.entries.iter().map(|&id| trace.function(id));
         let mut state: BTreeMap<String, usize> = BTreeMap::new();
-        let keeps = |one: &trace::Argument| matches!(one.role, Role::State { .. } | Role::Memory { .. });
+        let keeps = |one: &trace::Argument| {
+            matches!(one.role, Role::State { .. } | Role::Memory { .. } | Role::LowRank)
+        };
         let kept = entries().map(|entry| entry.signature().arguments).find(|all| all.iter().any(keeps));
         for argument in kept.unwrap_or_default() {
             let kind = match argument.role {
                 Role::State { part, .. } => part.kind.to_string(),
                 Role::Memory { .. } => "memory".to_owned(),
+                Role::LowRank => "adapters".to_owned(),
                 _ => continue,
             };
             *state.entry(kind).or_default() += argument.ty.bytes();

@@ -17,6 +17,7 @@ pub mod embed;
 pub mod footprint;
 #[cfg(feature = "iree")]
 mod later;
+mod low_rank;
 mod lowered;
 pub mod numeric;
 pub mod partition;
@@ -26,6 +27,7 @@ mod program;
 pub mod quant_map;
 
 pub use footprint::{Footprint, Memory};
+pub use low_rank::{AdapterError, AdapterRoom};
 pub use lowered::{Expanded, Lowered, StagedTrace, primitives};
 pub use numeric::NumericOptions;
 pub use partition::DevicePartition;

@@ -4,13 +4,13 @@ use dsl::{EntryPoint, ExpertsMode, LogitsMode, TraceError, Traced};
 use irpa::Checkpoint;
 use lower::{LowerError, Weights};
 use models::{ModelKind, Opened};
-use ops::ElementType;
+use ops::{ElementType, InferError};
 use simplify::{Options, Rules};
 use targets::{Target, Tuning};
 use trace::{KvFormat, ParameterConflict, Trace};
 
 use crate::quant_map::QuantMapError;
-use crate::{Expanded, Lowered, StagedTrace};
+use crate::{AdapterRoom, Expanded, Lowered, StagedTrace};
 
 /// A model, and the sizes and formats for which the model's program is built.
 ///
@@ -45,6 +45,8 @@ pub struct Plan {
     pub rules: Rules,
     /// By default, kernels compute matmuls, and weights are stored as in the checkpoint.
     pub weights: Weights,
+    /// Adapters among which each sequence chooses.
+    pub adapters: Option<AdapterRoom>,
 }
 
 /// The reason why a plan is invalid, or why the plan's network cannot be recorded or lowered.
@@ -86,6 +88,9 @@ pub enum PlanError {
     Trace(#[from] TraceError),
     #[error(transparent)]
     Lower(#[from] LowerError),
+    /// A linear layer cannot have adapters.
+    #[error("adapters cannot be added to the network")]
+    Adapters(#[source] InferError),
     /// Two entry points of a network declare the same parameter with different types.
     #[error(transparent)]
     Parameter(#[from] ParameterConflict),
@@ -124,7 +129,8 @@ impl Plan {
         let weights = Weights { quantize: model.stored.clone(), ..Weights::default() };
         let (target, rules) = (Target::host(), Rules::default());
         let kv = KvFormat::default();
-        Ok(Self { model, element, context, chunk, batch: 1, kv, target, rules, weights })
+        let (batch, adapters) = (1, None);
+        Ok(Self { model, element, context, chunk, batch, kv, target, rules, weights, adapters })
     }
 
     /// A power of two, so that only a few modules are compiled, but at most `longest`.
@@ -215,7 +221,14 @@ impl Plan {
 
     pub fn record(&self, entries: &[EntryPoint]) -> Result<Traced, PlanError> {
         let traced = self.recorded(entries)?;
-        Ok(Traced { trace: traced.trace.with_formats(&self.weights.quantize), ..traced })
+        let trace = traced.trace.with_formats(&self.weights.quantize);
+        let trace = match &self.adapters {
+            Some(adapters) => adapters
+                .add_to(&trace, self.weights.have_kernels(&self.target))
+                .map_err(PlanError::Adapters)?,
+            None => trace,
+        };
+        Ok(Traced { trace, ..traced })
     }
 
     fn recorded(&self, entries: &[EntryPoint]) -> Result<Traced, PlanError> {

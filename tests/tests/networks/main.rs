@@ -17,6 +17,7 @@ mod gguf_keys;
 mod kv;
 mod long;
 mod lora;
+mod lora_requests;
 mod machines;
 mod minilm;
 mod mixed;

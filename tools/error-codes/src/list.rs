@@ -29,7 +29,7 @@ use tracewright::output_guard::OverwritesModel;
 use tracewright::quant_map::QuantMapError;
 use tracewright::random::RandomError;
 use tracewright::tuning::TuningFileError;
-use tracewright::{ArrayError, PlanError};
+use tracewright::{AdapterError, ArrayError, PlanError};
 
 macro_rules! all {
     ($($error:ident => $code:ident),* $(,)?) => {
@@ -279,7 +279,11 @@ coded! {
         }
     };
 
-    PlanError: Trace Lower Parameter QuantMap {
+    AdapterError: {
+        TW0214: Weight Unchanged Rank;
+    }
+
+    PlanError: Trace Lower Parameter QuantMap Adapters {
         TW0501: Context;
         TW0502: Chunk;
         TW0503: Length;
