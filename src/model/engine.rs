@@ -10,23 +10,23 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use generate::{
-    Batch, Budgeted, DraftModel, Drafter, Executor, Features, Finish, GenerateError, Generated, Lookup,
-    MtpDrafter, Network, Reply, SavedSequence, Session, TokenLogprobs, Tokenizer, check_tokens,
+    Batch, Budgeted, DraftModel, Drafter, Executor, Finish, GenerateError, Generated, Lookup, MtpDrafter,
+    Network, Reply, SavedSequence, Session, TokenLogprobs, Tokenizer, check_tokens,
 };
 use irpa::{Archive, ModelFiles};
-use models::{ModelKind, Opened};
-use ops::{Array, ArrayError};
-use program::{LoadedNetwork, Program};
+use models::{LoraMatrices, ModelKind, Opened};
+use program::{AdapterRoom, LoadedNetwork};
 use runtime::Transfers;
 use targets::DeviceName;
 
+use super::adapters::{Adapters, LoadedAdapter};
 use super::jobs::{
     AlignJob, Completion, EmbedJob, Embedded, GenerateJob, Job, Listener, ModelInfo, TextEvent,
 };
 use super::source::{BuildInfo, Ready, Source, build_checkpoint, open_export};
 use super::tiles::{self, KnownTiles};
-use super::{ModelError, OpenOptions, Speculation};
-use crate::embed::{EmbedError, Embedder, check_texts, length_for};
+use super::{ModelError, OpenOptions, Speculation, words};
+use crate::embed::{Embedder, check_texts, length_for};
 use crate::xla::StartedPlugins;
 
 pub(super) struct Unbuilt {
@@ -34,6 +34,7 @@ pub(super) struct Unbuilt {
     pub source: Source,
     pub tokenizer: Option<Arc<Tokenizer>>,
     pub options: OpenOptions,
+    pub adapters: Option<Arc<Adapters>>,
     pub draft: Option<DraftSource>,
 }
 
@@ -45,15 +46,16 @@ pub(super) struct DraftSource {
 
 /// Builds the network, tells the result, and processes jobs until all handles are dropped.
 pub(super) fn run(network: Unbuilt, tell: &Sender<Result<ModelInfo, ModelError>>, jobs: &Receiver<Job>) {
-    let Unbuilt { files, source, tokenizer, options, draft } = network;
+    let Unbuilt { files, source, tokenizer, options, adapters, draft } = network;
+    let slots = adapters.as_deref().map(|adapters| &adapters.room);
     let plugins = StartedPlugins::default();
-    let built = Engine::build(&files, &source, &options, &plugins);
+    let built = Engine::build(&files, &source, &options, &plugins, slots);
     let built = built.and_then(|engine| Ok((engine, draft.map(|draft| draft.build(&plugins)).transpose()?)));
     let (engine, draft) = match built {
         Ok(built) => built,
         Err(error) => return drop(tell.send(Err(error))),
     };
-    let from = Origin { files: &files, source: &source, options: &options, plugins: &plugins };
+    let from = Origin { files: &files, source: &source, options: &options, plugins: &plugins, slots };
     match &engine {
         Engine::Embedding(model) => {
             let info = ModelInfo {
@@ -84,6 +86,7 @@ struct Origin<'a> {
     source: &'a Source,
     options: &'a OpenOptions,
     plugins: &'a StartedPlugins,
+    slots: Option<&'a AdapterRoom>,
 }
 
 /// Continues sequences with a network until all handles of the model are dropped.
@@ -135,7 +138,7 @@ fn batch<'a, E: Executor>(
 
 impl DraftSource {
     fn build(self, plugins: &StartedPlugins) -> Result<LoadedNetwork, ModelError> {
-        match Engine::build(&self.files, &self.source, &self.options, plugins)? {
+        match Engine::build(&self.files, &self.source, &self.options, plugins, None)? {
             Engine::Text(_, network) => Ok(*network),
             Engine::Embedding(_) => {
                 let path = self.files.path().to_owned();
@@ -157,13 +160,14 @@ impl<'a> Engine<'a> {
         source: &'a Source,
         options: &OpenOptions,
         plugins: &StartedPlugins,
+        slots: Option<&AdapterRoom>,
     ) -> Result<Self, ModelError> {
         let Ready { program, build } = match source {
             Source::Export(manifest, _) => open_export(files.path(), manifest, options)?,
             Source::Checkpoint(model) => match model.kind {
                 ModelKind::Embedding(_) => return Ok(Self::Embedding(model)),
                 ModelKind::Text | ModelKind::Tower(_) | ModelKind::Alignment | ModelKind::Speech(_) => {
-                    build_checkpoint(files, model, options, options.score, plugins)?
+                    build_checkpoint(files, model, options, options.score, plugins, slots)?
                 }
             },
         };
@@ -180,6 +184,8 @@ struct Sequences<'a, E: Executor> {
     /// The sequences that the model is generating, by their index in the batch.
     running: Vec<Option<Running<'a>>>,
     waiting: VecDeque<Box<GenerateJob>>,
+    /// For each place, the matrices of the adapter.
+    adapters: Vec<Option<LoraMatrices>>,
     /// A second network that computes scores, if the main network has no entry point for scores.
     scorer: Option<LoadedNetwork>,
     /// The vision tower, after it has read an image.
@@ -201,6 +207,7 @@ struct Running<'a> {
     first_token: Option<Duration>,
     before: Transfers,
     failed: Option<GenerateError>,
+    _adapter: Option<Arc<LoadedAdapter>>,
 }
 
 impl<'a, E: Executor> Sequences<'a, E> {
@@ -212,6 +219,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
     ) -> Self {
         let (running, waiting) = ((0..network.batch()).map(|_| None).collect(), VecDeque::new());
         let known = KnownTiles::default();
+        let adapters = vec![None; from.slots.map_or(0, |slots| slots.count)];
         Self {
             from,
             build,
@@ -220,6 +228,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
             batch,
             running,
             waiting,
+            adapters,
             scorer: None,
             tower: None,
             known,
@@ -256,9 +265,26 @@ impl<'a, E: Executor> Sequences<'a, E> {
             Job::Save(tokens, answer) => drop(answer.send(self.save(&tokens))),
             Job::Load(saved, answer) => drop(answer.send(self.load(*saved))),
             Job::Embed(_, answer) => drop(answer.send(Err(generates_text(self.from.files.path())))),
+            Job::Adapt(index, matrices, answer) => drop(answer.send(self.adapt(index, *matrices))),
             Job::See(patches, answer) => drop(answer.send(self.see(&patches))),
             Job::Align(job, answer) => drop(answer.send(self.align(job))),
         }
+    }
+
+    /// No sequence has the adapter with this index.
+    fn adapt(&mut self, index: u32, matrices: LoraMatrices) -> Result<(), ModelError> {
+        let refuse = || generates_text(self.from.files.path());
+        let slots = self.from.slots.ok_or_else(refuse)?;
+        slots.check(&matrices, |name| self.network.has_low_rank(name))?;
+        let place = self.adapters.get_mut(index as usize - 1).ok_or_else(refuse)?;
+        *place = Some(matrices);
+        let all: Vec<_> = self.adapters.iter().map(Option::as_ref).collect();
+        let set = self.network.set_low_rank(|name, ty| slots.bytes(name, ty, &all));
+        self.batch.forget_adapter(index);
+        if set.is_err() {
+            self.adapters[index as usize - 1] = None;
+        }
+        Ok(set?)
     }
 
     fn save(&self, tokens: &[u32]) -> Result<SavedSequence, ModelError> {
@@ -293,7 +319,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
     }
 
     fn join(&mut self, job: GenerateJob) {
-        let GenerateJob { prompt, options, stop, cancelled, shown, mut listener } = job;
+        let GenerateJob { prompt, adapter, options, stop, cancelled, shown, mut listener } = job;
         let prompt_tokens = prompt.tokens().len();
         match self.batch.join(prompt, &options) {
             Err(error) => drop(listener(TextEvent::Failed(error.into()))),
@@ -308,6 +334,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
                     first_token: None,
                     before: self.network.executor().transfers(),
                     failed: None,
+                    _adapter: adapter,
                 });
             }
         }
@@ -385,7 +412,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
             }
         };
         let ready = self.aligner.insert(ready);
-        if tokens.is_empty() { Ok(Vec::new()) } else { align(&ready.program, &tokens, &mel) }
+        if tokens.is_empty() { Ok(Vec::new()) } else { words::align(&ready.program, &tokens, &mel) }
     }
 
     fn score(&mut self, tokens: &[u32]) -> Result<Vec<Vec<f32>>, ModelError> {
@@ -416,26 +443,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
 
 impl Origin<'_> {
     fn program(&self, model: &Opened, options: &OpenOptions, score: bool) -> Result<Ready, ModelError> {
-        build_checkpoint(self.files, model, options, score, self.plugins)
+        build_checkpoint(self.files, model, options, score, self.plugins, None)
     }
-}
-
-/// Tokens that are not real follow those of the text.
-fn align(program: &Program, tokens: &[u32], mel: &Features) -> Result<Vec<f32>, ModelError> {
-    let arguments = || {
-        let context = program.signatures()[0].arguments[1].ty.shape[1];
-        let mut padded: Vec<i32> = tokens.iter().map(|&token| token.cast_signed()).collect();
-        padded.resize(context, 0);
-        let frames = mel.numbers.len() / mel.width.max(1);
-        Ok::<_, ArrayError>([
-            Array::from_slice(&mel.numbers, [1, frames, mel.width])?,
-            Array::from_slice(&padded, [1, context])?,
-            Array::from_slice(&[tokens.len() as i32], [1])?,
-        ])
-    };
-    let found = program.call("align", &arguments().map_err(EmbedError::from)?).map_err(EmbedError::from)?;
-    let weights = found.first().map(Array::to_vec::<f32>).transpose().map_err(EmbedError::from)?;
-    Ok(weights.unwrap_or_default())
 }
 
 pub(super) fn reads_text(path: &Path) -> ModelError {
@@ -524,6 +533,7 @@ impl Embeddings<'_> {
                 Job::Save(_, answer) => drop(answer.send(Err(kind("save a text")))),
                 Job::Load(_, answer) => drop(answer.send(Err(kind("load a text")))),
                 Job::Embed(job, answer) => drop(answer.send(self.embed(job))),
+                Job::Adapt(_, _, answer) => drop(answer.send(Err(kind("choose adapters")))),
                 Job::See(_, answer) => drop(answer.send(Err(kind("read images")))),
                 Job::Align(_, answer) => drop(answer.send(Err(kind("transcribe speech")))),
             }

@@ -15,6 +15,7 @@ use models::fit::FitError;
 use models::{LoraError, MtpError, OtherSizes, UnknownPrompt};
 use pixels::ImageError;
 use pjrt::PjrtError;
+use program::AdapterError;
 use runtime::{CompileError, RuntimeError};
 use targets::{DeviceKind, DeviceName, Mesh, ShardRule};
 
@@ -49,6 +50,42 @@ pub enum ModelError {
     /// An adapter cannot be added to the model.
     #[error(transparent)]
     Lora(#[from] LoraError),
+    /// An adapter does not fit the places that the model has for adapters.
+    #[error(transparent)]
+    Adapter(#[from] AdapterError),
+    /// Two adapters of a model have the same name.
+    #[error("the model has an adapter `{name}` already; unload it first, or choose another name")]
+    AdapterName {
+        /// The name.
+        name: String,
+    },
+    /// An option for adapters is out of its range.
+    #[error("the option `{option}` is {found}, expected a number from 1 to {most}")]
+    AdapterLimit {
+        /// The name of the option.
+        option: &'static str,
+        /// The number.
+        found: usize,
+        /// The largest number.
+        most: usize,
+    },
+    /// All places for adapters are taken.
+    #[error(
+        "the model has room for {count} adapters, and all are in use; unload an adapter, or open the model with room for \
+         more"
+    )]
+    AdapterRoom {
+        /// The number of places.
+        count: usize,
+    },
+    /// The model has no adapter with the requested name.
+    #[error("the model has no adapter `{name}`, expected one of {known:?}")]
+    UnknownAdapter {
+        /// The requested name.
+        name: String,
+        /// The adapters of the model.
+        known: Vec<String>,
+    },
     /// The name of a model on the Hugging Face hub could not be resolved.
     #[error(transparent)]
     Hub(#[from] HubError),

@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 
 use generate::{Chat, GenerationDefaults, SavedSequence, Tokenizer};
 
+use super::adapters::{Adapters, LoadedAdapter};
 use super::engine::generates_text;
 use super::error::ModelError;
 use super::image_prompt::ImageReader;
@@ -31,6 +32,8 @@ use super::text::ModelText;
 #[derive(Clone)]
 pub struct Model {
     pub(super) inner: Arc<Inner>,
+    /// The adapter of all requests.
+    pub(super) adapter: Option<Arc<LoadedAdapter>>,
 }
 
 /// The data that all handles of a model share.
@@ -39,6 +42,8 @@ pub(super) struct Inner {
     pub info: ModelInfo,
     /// For a model that reads images, and was opened to do so.
     pub images: Option<ImageReader>,
+    /// For a model whose requests choose adapters.
+    pub adapters: Option<Arc<Adapters>>,
     /// The channel to the engine thread, or `None` after the last handle was dropped.
     pub jobs: Mutex<Option<Sender<Job>>>,
     pub engine: Mutex<Option<JoinHandle<()>>>,
@@ -82,6 +87,7 @@ impl Model {
     /// Computes the logits after each token, as f32 [tokens, vocabulary]. Unless you set
     /// [`OpenOptions::score`](super::OpenOptions::score), the first call builds the entry point.
     pub fn score(&self, tokens: &[u32]) -> Result<Vec<Vec<f32>>, ModelError> {
+        self.check_base("compute scores with an adapter")?;
         let (answer, scored) = channel();
         self.inner.ask(Job::Score(tokens.to_vec(), answer))?;
         scored.recv().map_err(|_| ModelError::Gone)?
@@ -90,6 +96,7 @@ impl Model {
     /// Copies the longest prefix of `tokens` that is computed, with the state (such as the KV cache) after
     /// it.
     pub fn save(&self, tokens: &[u32]) -> Result<SavedSequence, ModelError> {
+        self.check_base("save the state of an adapter")?;
         let (answer, saved) = channel();
         self.inner.ask(Job::Save(tokens.to_vec(), answer))?;
         saved.recv().map_err(|_| ModelError::Gone)?

@@ -6,10 +6,12 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use generate::{Features, Generated, Prompt, SavedSequence, TokenLogprobs, TokenOptions};
+use models::LoraMatrices;
 use models::fit::OpenWarning;
 use runtime::Transfers;
 
 use super::ModelError;
+use super::adapters::LoadedAdapter;
 use super::source::BuildInfo;
 
 pub(super) enum Job {
@@ -17,6 +19,8 @@ pub(super) enum Job {
     Score(Vec<u32>, Sender<Result<Vec<Vec<f32>>, ModelError>>),
     Save(Vec<u32>, Sender<Result<SavedSequence, ModelError>>),
     Load(Box<SavedSequence>, Sender<Result<(), ModelError>>),
+    /// Puts an adapter in the place with the index, from 1.
+    Adapt(u32, Box<LoraMatrices>, Sender<Result<(), ModelError>>),
     Embed(EmbedJob, Sender<Result<Embedded, ModelError>>),
     /// The patches of a tile of an image. The answer has the tile's vectors, and their width.
     See(Vec<f32>, Sender<Result<(Vec<f32>, usize), ModelError>>),
@@ -44,6 +48,8 @@ pub(super) struct EmbedJob {
 /// A sequence that the engine continues, and the listener that receives the pieces of its text.
 pub(super) struct GenerateJob {
     pub prompt: Prompt,
+    /// Keeps the adapter of the prompt in its place.
+    pub adapter: Option<Arc<LoadedAdapter>>,
     pub options: TokenOptions,
     pub stop: Vec<String>,
     /// Another thread sets this flag to end the sequence.

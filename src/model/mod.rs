@@ -1,6 +1,8 @@
 //! [`Model`] opens a known architecture from a folder, a GGUF file or an export, and can chat, continue text,
 //! score or embed.
 
+mod adapters;
+mod choose;
 mod conversation;
 mod engine;
 mod error;
@@ -10,6 +12,7 @@ mod image_prompt;
 mod images;
 mod jobs;
 mod messages;
+mod named_adapter;
 mod opening;
 mod options;
 mod render;
@@ -34,6 +37,7 @@ pub use images::{image, read_image};
 pub use jobs::{Completion, Embedded, ModelInfo, TextEvent};
 pub use messages::{Message, MessagePart, assistant, system, user};
 pub use models::fit::OpenWarning;
+pub use named_adapter::NamedAdapter;
 pub use opening::Opening;
 pub use options::{OpenOptions, Speculation, UnknownSpeculation, WatchOpen, cache_folder};
 pub use render::{TemplateAnswer, TemplateProgram, TemplateRequest};

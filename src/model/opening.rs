@@ -16,6 +16,7 @@ use models::fit::OpenWarning;
 use models::{Opened, SentenceConfig};
 use pixels::Pixels;
 
+use super::adapters::Adapters;
 use super::engine::{self, DraftSource, Unbuilt};
 use super::handle::{Inner, Model};
 use super::image_prompt::{ImagePrompt, ImageReader};
@@ -59,6 +60,7 @@ pub struct Opening {
     source: Source,
     text: Arc<ModelText>,
     images: Option<ImageReader>,
+    adapters: Option<Arc<Adapters>>,
     warnings: Vec<OpenWarning>,
 }
 
@@ -81,7 +83,8 @@ impl Opening {
         warnings.extend(text.warnings());
         let vision = source.vision();
         let images = vision.map(|vision| ImageReader::new(&files, vision));
-        Ok(Self { options, files, source, text, images, warnings })
+        let adapters = Adapters::read(&files, &source, &options)?;
+        Ok(Self { options, files, source, text, images, adapters, warnings })
     }
 
     /// Returns the model's tokenizer, or `None` if the model has no tokenizer.
@@ -245,7 +248,8 @@ impl Opening {
         let Some(network) = self.network() else {
             return Ok(folder_bytes(self.files.path()).with_path("read", self.files.path())?);
         };
-        let plan = planned(network.clone(), &self.options)?;
+        let adapters = self.adapters.as_ref().map(|adapters| adapters.room.clone());
+        let plan = Plan { adapters, ..planned(network.clone(), &self.options)? };
         let steps = entries(&plan, &self.options, false);
         let expanded = plan.expand(&plan.record(&steps)?.trace)?;
         Ok(Footprint::of(&expanded).map_err(PlanError::from)?.running())
@@ -255,10 +259,11 @@ impl Opening {
     pub fn build(self) -> Result<Model, ModelError> {
         self.check_mtp()?;
         let draft = self.draft()?;
-        let Self { options, files, source, text, images, warnings } = self;
+        let Self { options, files, source, text, images, adapters, warnings } = self;
         let images = images.filter(|_| options.images);
         let tokenizer = text.tokenizer.clone();
-        let unbuilt = Unbuilt { files, source, tokenizer, options, draft };
+        let named = options.lora_adapters.clone();
+        let unbuilt = Unbuilt { files, source, tokenizer, options, adapters: adapters.clone(), draft };
         let (jobs, asked) = channel();
         let (tell, built) = channel();
         let thread = thread::Builder::new().name("engine".into()).stack_size(STACK);
@@ -268,8 +273,9 @@ impl Opening {
         let info = built.recv().map_err(|_| ModelError::Gone)??;
         let info = ModelInfo { warnings, ..info };
         let (jobs, engine) = (Mutex::new(Some(jobs)), Mutex::new(Some(engine)));
-        let inner = Inner { text, info, images, jobs, engine };
-        Ok(Model { inner: Arc::new(inner) })
+        let inner = Inner { text, info, images, adapters, jobs, engine };
+        named.into_iter().try_for_each(|adapter| inner.load_adapter(adapter))?;
+        Ok(Model { inner: Arc::new(inner), adapter: None })
     }
 }
 

@@ -14,7 +14,7 @@ use program::NumericOptions;
 use runtime::Compiler;
 use targets::{DeviceName, Mesh, ShardRule, Target};
 
-use super::{ModelError, TemplateProgram};
+use super::{ModelError, NamedAdapter, TemplateProgram};
 use crate::build::BuildStep;
 use crate::tuning::TuningSource;
 
@@ -70,6 +70,14 @@ pub struct OpenOptions {
     pub verify: bool,
     /// Low-rank adapters, which Tracewright adds to the weights one after the other; by default none.
     pub lora: Vec<LoraFile>,
+    /// Low-rank adapters that requests [choose by name](super::Model::with_adapter); by default none.
+    pub lora_adapters: Vec<NamedAdapter>,
+    /// The number of adapters among which requests choose at a time, by default those of
+    /// [`lora_adapters`](Self::lora_adapters). With more, others can be [loaded](super::Model::load_adapter) later.
+    pub max_loras: Option<usize>,
+    /// The largest rank of adapters for all linear layers. By default, the layers and ranks of
+    /// [`lora_adapters`](Self::lora_adapters), or 16 for all layers with room for other adapters.
+    pub max_lora_rank: Option<usize>,
     /// Unknown keys of `config.json` that Tracewright ignores. All others are errors.
     pub allow_config_keys: Vec<String>,
     /// Reads the configuration of a network. Set a function of your own to add architectures.
@@ -191,6 +199,9 @@ impl Default for OpenOptions {
             speculate: Speculation::default(),
             verify: false,
             lora: Vec::new(),
+            lora_adapters: Vec::new(),
+            max_loras: None,
+            max_lora_rank: None,
             allow_config_keys: Vec::new(),
             read: models::read,
             compiler: None,

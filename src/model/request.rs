@@ -6,9 +6,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::task::Poll;
 use std::time::Duration;
 
-use generate::{Chat, Follow, GenerateOptions, Prompt, SchemaNote};
+use generate::{Chat, Follow, GenerateError, GenerateOptions, Prompt, SchemaNote};
 
 use super::ModelError;
+use super::adapters::LoadedAdapter;
 use super::handle::{Inner, Model};
 use super::jobs::{Completion, GenerateJob, Job, Listener, TextEvent};
 use super::messages::Message;
@@ -45,7 +46,11 @@ impl Model {
     /// ```
     pub fn continue_prompt(&self, prompt: impl Into<Prompt>) -> Request {
         let (model, options) = (self.inner.clone(), self.defaults().options.clone());
-        Request { model, prompt: prompt.into(), options, shown: Vec::new() }
+        let (mut prompt, adapter) = (prompt.into(), self.adapter.clone());
+        if let Some(adapter) = &adapter {
+            prompt.adapter = adapter.index;
+        }
+        Request { model, adapter, prompt, options, shown: Vec::new() }
     }
 }
 
@@ -56,6 +61,7 @@ impl Model {
 #[derive(Clone)]
 pub struct Request {
     pub(super) model: Arc<Inner>,
+    pub(super) adapter: Option<Arc<LoadedAdapter>>,
     pub(super) prompt: Prompt,
     pub(super) options: GenerateOptions,
     pub(super) shown: Vec<String>,
@@ -130,13 +136,19 @@ impl Request {
         self,
         listener: impl FnMut(TextEvent) -> bool + Send + 'static,
     ) -> Result<Running, ModelError> {
-        let Self { model, prompt, options, shown } = self;
+        let Self { model, adapter, prompt, options, shown } = self;
+        // A handle holds its adapter, so that no other adapter takes the place.
+        let held = adapter.as_ref().map_or(0, |adapter| adapter.index);
+        if model.adapters.is_some() && prompt.adapter != held {
+            return Err(GenerateError::Adapter { adapter: prompt.adapter, count: 0 }.into());
+        }
         let stop = options.stop.clone();
         let options = model.text.token_options(&options)?;
         let notes = options.constraint.as_ref().map_or(Vec::new(), |constraint| constraint.notes().to_vec());
         let listener: Listener = Box::new(listener);
         let cancelled = Arc::new(AtomicBool::new(false));
-        let job = GenerateJob { prompt, options, stop, cancelled: cancelled.clone(), shown, listener };
+        let job =
+            GenerateJob { prompt, adapter, options, stop, cancelled: cancelled.clone(), shown, listener };
         model.ask(Job::Generate(Box::new(job)))?;
         Ok(Running { cancelled, notes, _model: model })
     }

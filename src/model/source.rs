@@ -14,6 +14,7 @@ use irpa::{Archive, ArchiveError, Checkpoint, ModelFiles};
 use lower::{Module, Shards, Weights};
 use models::fit::{self, OpenWarning};
 use models::{Opened, SentenceConfig, SpeechConfig, Vision};
+use program::AdapterRoom;
 use program::numeric::NumericOption;
 use runtime::{CompileOptions, Device, Runtime, device};
 use targets::{DeviceKind, DeviceName, Mesh, MeshRules, Target};
@@ -169,12 +170,13 @@ pub(super) fn build_checkpoint(
     options: &OpenOptions,
     score: bool,
     plugins: &StartedPlugins,
+    slots: Option<&AdapterRoom>,
 ) -> Result<Ready, ModelError> {
     if let Some(plugin) = &options.plugin {
         return build_in_xla(files, model, options, score, (plugin, plugins));
     }
     let target = options.chosen_target()?;
-    let plan = Plan { target, ..planned(model.clone(), options)? };
+    let plan = Plan { target, adapters: slots.cloned(), ..planned(model.clone(), options)? };
     let tunings = options.tunings(&plan.target)?;
     let (tuning, damaged) = (tunings.of(&plan)?, tunings.damaged().to_vec());
     let plan = plan.tuned(tuning, options.chunk);

@@ -3,8 +3,13 @@
 
 use std::ops::Range;
 
-use generate::{GenerateError, Tokenizer};
+use generate::{Features, GenerateError, Tokenizer};
+use ops::{Array, ArrayError};
+use program::Program;
 use serde::Serialize;
+
+use super::ModelError;
+use crate::embed::EmbedError;
 
 /// A word of a transcript, with the punctuation next to it. Times are in seconds from the begin of the file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -203,6 +208,24 @@ fn punctuated(mut words: Vec<(String, Range<usize>)>) -> Vec<(String, Range<usiz
     }
     words.retain(|(word, _)| !word.is_empty());
     words
+}
+
+/// Tokens that are not real follow those of the text.
+pub(super) fn align(program: &Program, tokens: &[u32], mel: &Features) -> Result<Vec<f32>, ModelError> {
+    let arguments = || {
+        let context = program.signatures()[0].arguments[1].ty.shape[1];
+        let mut padded: Vec<i32> = tokens.iter().map(|&token| token.cast_signed()).collect();
+        padded.resize(context, 0);
+        let frames = mel.numbers.len() / mel.width.max(1);
+        Ok::<_, ArrayError>([
+            Array::from_slice(&mel.numbers, [1, frames, mel.width])?,
+            Array::from_slice(&padded, [1, context])?,
+            Array::from_slice(&[tokens.len() as i32], [1])?,
+        ])
+    };
+    let found = program.call("align", &arguments().map_err(EmbedError::from)?).map_err(EmbedError::from)?;
+    let weights = found.first().map(Array::to_vec::<f32>).transpose().map_err(EmbedError::from)?;
+    Ok(weights.unwrap_or_default())
 }
 
 #[cfg(test)]

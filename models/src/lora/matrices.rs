@@ -65,6 +65,9 @@ impl Opened {
                     Ok(parts) => {
                         for part in parts {
                             let (weight, matrices) = narrow(&adapter, update, part, &checkpoint)?;
+                            if matrices.b.iter().any(|number| !number.is_finite()) {
+                                problems.push(too_large(update.scale));
+                            }
                             let known = all.get_mut(&weight).map(|known| known.add(&matrices));
                             known.unwrap_or_else(|| drop(all.insert(weight, matrices)));
                         }
@@ -80,6 +83,16 @@ impl Opened {
         } else {
             Err(LoraError::Tensors { path: path.to_owned(), problems })
         }
+    }
+}
+
+/// The scale of an adapter, `lora_alpha` divided by the rank, makes numbers infinite.
+fn too_large(scale: f64) -> LoraProblem {
+    LoraProblem::Field {
+        key: "lora_alpha".into(),
+        found: format!("the scale {scale}"),
+        expected: "a scale with which all numbers of B are finite in f32",
+        help: "check whether the file is damaged",
     }
 }
 

@@ -103,7 +103,7 @@ coded! {
         TW0830: Format Decode Bytes Pixels Ratio;
     }
 
-    ModelError: Audio File Config Lora Hub Sizes Archive Cached Plan Load Xla Plugin Export Tuning Generate Failed Embed Prompt {
+    ModelError: Audio File Config Lora Adapter Hub Sizes Archive Cached Plan Load Xla Plugin Export Tuning Generate Failed Embed Prompt {
         TW0713: Platform;
         TW0822: NoTokenizer;
         TW0802: SpeechToken;
@@ -113,7 +113,7 @@ coded! {
         TW0831: Placeholders ImageToken;
         TW0824: DraftTokenizer;
         TW0826: Mtp;
-        TW0001: AsExported Compiled Target NoCache MeshEngine MeshDevice NoMesh;
+        TW0001: AdapterLimit AdapterName AdapterRoom UnknownAdapter AsExported Compiled Target NoCache MeshEngine MeshDevice NoMesh;
         TW0807: Template;
         TW0809: TemplateLimit;
         TW0821: UnreadVariable;
