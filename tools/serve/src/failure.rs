@@ -343,6 +343,11 @@ fn is_of_request(error: &ModelError) -> bool {
         ModelError::Prompt(_)
         | ModelError::Audio(_)
         | ModelError::EnglishOnly { .. }
+        | ModelError::Lora(_)
+        | ModelError::Adapter(_)
+        | ModelError::AdapterName { .. }
+        | ModelError::AdapterRoom { .. }
+        | ModelError::UnknownAdapter { .. }
         | ModelError::Kind { .. }
         | ModelError::ImagePart { .. }
         | ModelError::Placeholders { .. }

@@ -198,6 +198,10 @@ pub const OF_RERANK: &[OtherField] = &[
     unused("user"),
 ];
 
+/// Fields of vLLM's requests to load and to unload adapters.
+pub const OF_ADAPTERS: &[OtherField] =
+    &[refused("is_3d_lora_weight", &["false"]), unused("lora_int_id"), refused("load_inplace", &["false"])];
+
 /// Fields of llama.cpp's and vLLM's requests for tokens.
 pub const OF_TOKENIZE: &[OtherField] = &[
     refused("messages", &[]),

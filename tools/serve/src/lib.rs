@@ -4,6 +4,7 @@
 //! Without the feature `iree`, this crate is empty.
 
 mod access;
+mod adapters;
 mod answers;
 mod app;
 mod audio;

@@ -1,6 +1,7 @@
 //! Finds models by name. The server loads a model when a request names it, and can unload it when it is idle.
 
 use std::error::Error;
+use std::path::PathBuf;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -8,7 +9,8 @@ use std::time::{Duration, Instant};
 use errors::{escaped, shortened};
 use generate::Tokenizer;
 use tokio::runtime::Handle;
-use tracewright::Model;
+use tracewright::model::NamedAdapter;
+use tracewright::{Model, ModelError};
 
 use crate::ServeError;
 use crate::failure::{Failure, causes};
@@ -30,6 +32,8 @@ pub struct ServedModel {
     pub aliases: Vec<String>,
     /// All options of the model. If a later list has a model with the same name and settings, it stays loaded.
     pub settings: String,
+    /// The adapters that `open` loads, whose names requests use in place of the model's name.
+    pub adapters: Vec<NamedAdapter>,
     /// The time without requests after which the server unloads the model; `None` for the server's time.
     pub keep_alive: Option<Duration>,
     /// The function that opens the model.
@@ -52,11 +56,16 @@ pub struct Loaded {
     memory: Option<HeldMemory>,
     /// Dropped after `model`, and then another thread frees the model.
     gate: Option<Sender<()>>,
+    /// The model of an adapter, which stays loaded as long as this.
+    base: Option<Arc<Loaded>>,
 }
 
 impl Drop for Loaded {
     /// Freeing a model waits for its engine thread, which the threads for network traffic must not do.
     fn drop(&mut self) {
+        if self.base.is_some() {
+            return;
+        }
         let ((gate, model_is_dropped), model) = (channel::<()>(), self.model.clone());
         let memory = self.memory.take();
         if let Ok(runtime) = Handle::try_current() {
@@ -100,8 +109,18 @@ impl Loaded {
         Failure::Kind { model: self.name.clone(), does, asked }
     }
 
+    /// Returns the model with an adapter.
+    fn with_adapter(self: Arc<Self>, name: &str) -> Result<Arc<Self>, Failure> {
+        let (model, name) = (self.model.with_adapter(name)?, name.to_owned());
+        let (pieces, memory, gate) = (OnceLock::new(), None, None);
+        Ok(Arc::new(Self { name, model, pieces, memory, gate, base: Some(self) }))
+    }
+
     /// Returns the bytes of a token.
     pub fn piece(&self, token: u32) -> &[u8] {
+        if let Some(base) = &self.base {
+            return base.piece(token);
+        }
         let pieces =
             self.pieces.get_or_init(|| self.model.tokenizer().map(Tokenizer::pieces).unwrap_or_default());
         pieces.get(token as usize).map_or(&[], Vec::as_slice)
@@ -118,6 +137,8 @@ struct Entry {
     name: String,
     aliases: Vec<String>,
     settings: String,
+    /// All adapters, also those that requests have loaded.
+    adapters: Mutex<Vec<NamedAdapter>>,
     open: OpenModel,
     memory: PredictMemory,
     predicted: OnceLock<u64>,
@@ -139,6 +160,8 @@ pub struct ListedModel {
     pub loaded: Option<Arc<Loaded>>,
     /// The time until the server unloads the model, if no request comes.
     pub remaining: Option<Duration>,
+    /// The name of its model, and its path, for an adapter.
+    pub adapter: Option<(String, PathBuf)>,
 }
 
 /// All models of a server.
@@ -172,11 +195,12 @@ impl Models {
             let is_same = |old: &&Arc<Entry>| old.name == model.name && old.settings == model.settings;
             entries.iter().find(is_same).cloned().unwrap_or_else(|| {
                 let usual_keep_alive = model.keep_alive.or(self.keep_alive);
-                let ServedModel { name, aliases, settings, open, memory, .. } = model;
+                let ServedModel { name, aliases, settings, adapters, open, memory, .. } = model;
                 Arc::new(Entry {
                     name,
                     aliases,
                     settings,
+                    adapters: Mutex::new(adapters),
                     open,
                     memory,
                     predicted: OnceLock::new(),
@@ -197,23 +221,36 @@ impl Models {
     }
 
     pub fn list(&self) -> impl Iterator<Item = ListedModel> {
-        self.entries().into_iter().map(|entry| entry.listed())
+        self.entries().into_iter().flat_map(|entry| entry.listed_all())
     }
 
     /// Returns the models that are loaded.
     pub fn loaded(&self) -> impl Iterator<Item = Arc<Loaded>> {
-        self.list().filter_map(|listed| listed.loaded)
+        self.entries().into_iter().filter_map(|entry| entry.listed().loaded)
     }
 
     /// Returns the model with this name, or the first model, and loads nothing.
     pub fn find(&self, name: Option<&str>) -> Result<ListedModel, Failure> {
-        Ok(self.entry(name)?.listed())
+        match (self.entry(name), self.adapter(name)) {
+            (Err(_), Some((entry, adapter))) => Ok(entry.listed_adapter(&adapter)),
+            (entry, _) => Ok(entry?.listed()),
+        }
     }
 
     /// Returns the model with the name `name`, or the server's first model if `name` is `None`. A request for a model
     /// that is not loaded waits until it is.
     pub async fn get(&self, name: Option<&str>) -> Result<Arc<Loaded>, Failure> {
-        let entry = self.entry(name)?;
+        // After the list of models has changed, a model can have the name of an adapter.
+        match (self.entry(name), self.adapter(name)) {
+            (Err(_), Some((entry, adapter))) => {
+                let name = &adapter.name;
+                self.get_entry(entry).await?.with_adapter(name).map_err(|_| self.unknown(name))
+            }
+            (entry, _) => self.get_entry(entry?).await,
+        }
+    }
+
+    async fn get_entry(&self, entry: Arc<Entry>) -> Result<Arc<Loaded>, Failure> {
         *lock(&entry.keep_alive) = entry.usual_keep_alive;
         if let Some(loaded) = entry.current() {
             return Ok(loaded);
@@ -222,6 +259,44 @@ impl Models {
         let models = self.clone();
         let task = tokio::spawn(async move { entry.load(&models).await });
         task.await.unwrap_or_else(|error| Err(Failure::Server { why: error.to_string() }))
+    }
+
+    /// Adds an adapter to the model with the name `of`, or to the first model.
+    pub async fn load_adapter(&self, of: Option<String>, adapter: NamedAdapter) -> Result<(), Failure> {
+        // If the client disconnects, the server continues to load the adapter.
+        let models = self.clone();
+        let task = tokio::spawn(async move { models.add_adapter(of.as_deref(), adapter).await });
+        task.await.unwrap_or_else(|error| Err(Failure::Server { why: error.to_string() }))
+    }
+
+    async fn add_adapter(&self, of: Option<&str>, adapter: NamedAdapter) -> Result<(), Failure> {
+        let is_model = self.entry(Some(&adapter.name)).is_ok();
+        if is_model || self.adapter(Some(&adapter.name)).is_some() {
+            let expected = "a name that no model and no adapter has";
+            return Err(Failure::field("lora_name", escaped(&adapter.name), expected));
+        }
+        let entry = self.entry(of)?;
+        let loaded = self.get_entry(entry.clone()).await?;
+        let (model, new) = (loaded.model.clone(), adapter.clone());
+        let task = tokio::task::spawn_blocking(move || model.load_adapter(new)).await;
+        task.map_err(|error| Failure::Server { why: error.to_string() })??;
+        tracing::info!("`{}` is loaded for `{}`", adapter.name, entry.name);
+        lock(&entry.adapters).push(adapter);
+        Ok(())
+    }
+
+    /// Removes an adapter. Running answers keep it until they end.
+    pub async fn unload_adapter(&self, name: &str) -> Result<(), Failure> {
+        let Some((entry, adapter)) = self.adapter(Some(name)) else { return Err(self.unknown(name)) };
+        let _opening = entry.opening.lock().await;
+        // A model that is unloaded while it answers can return to the list.
+        let last = lock(&entry.last).upgrade();
+        if let Some(loaded) = last {
+            loaded.model.unload_adapter(&adapter.name)?;
+        }
+        lock(&entry.adapters).retain(|one| one.name != adapter.name);
+        tracing::info!("`{name}` is unloaded");
+        Ok(())
     }
 
     /// Unloads a model if it is loaded. Running answers end first, and then free its memory.
@@ -236,7 +311,11 @@ impl Models {
 
     /// Sets the time after which the server unloads the model, until the next request; `None` for no end.
     pub fn keep(&self, name: Option<&str>, keep_alive: Option<Duration>) -> Result<(), Failure> {
-        *lock(&self.entry(name)?.keep_alive) = keep_alive;
+        let entry = match (self.entry(name), self.adapter(name)) {
+            (Err(_), Some((entry, _))) => entry,
+            (entry, _) => entry?,
+        };
+        *lock(&entry.keep_alive) = keep_alive;
         Ok(())
     }
 
@@ -258,10 +337,19 @@ impl Models {
             None => entries.first(),
             Some(name) => entries.iter().find(|entry| is_of(entry, name)),
         };
-        found.cloned().ok_or_else(|| {
-            let known = entries.iter().map(|entry| entry.name.clone()).collect();
-            Failure::Model { name: shortened(escaped(name.unwrap_or_default()), 200), known }
-        })
+        found.cloned().ok_or_else(|| self.unknown(name.unwrap_or_default()))
+    }
+
+    /// The adapter with this name, and its model.
+    fn adapter(&self, name: Option<&str>) -> Option<(Arc<Entry>, NamedAdapter)> {
+        let of =
+            |entry: &Arc<Entry>| lock(&entry.adapters).iter().find(|one| Some(&*one.name) == name).cloned();
+        self.entries().into_iter().find_map(|entry| of(&entry).map(|adapter| (entry, adapter)))
+    }
+
+    fn unknown(&self, name: &str) -> Failure {
+        let known = self.list().map(|listed| listed.name).collect();
+        Failure::Model { name: shortened(escaped(name), 200), known }
     }
 }
 
@@ -358,7 +446,28 @@ impl Entry {
             name: self.name.clone(),
             loaded: used.as_ref().map(|used| used.loaded.clone()),
             remaining,
+            adapter: None,
         }
+    }
+
+    fn listed_adapter(&self, adapter: &NamedAdapter) -> ListedModel {
+        let of = Some((self.name.clone(), adapter.path.clone()));
+        ListedModel { name: adapter.name.clone(), adapter: of, ..self.listed() }
+    }
+
+    /// The model, and then its adapters.
+    fn listed_all(&self) -> Vec<ListedModel> {
+        let adapters = lock(&self.adapters).clone();
+        [self.listed()].into_iter().chain(adapters.iter().map(|one| self.listed_adapter(one))).collect()
+    }
+
+    /// Gives a model that was opened again the adapters that it had before.
+    fn restore_adapters(&self, model: &Model) -> Result<(), ModelError> {
+        let (wanted, found) = (lock(&self.adapters).clone(), model.adapters());
+        for adapter in found.iter().filter(|one| !wanted.contains(one)) {
+            model.unload_adapter(&adapter.name)?;
+        }
+        wanted.into_iter().filter(|one| !found.contains(one)).try_for_each(|one| model.load_adapter(one))
     }
 
     /// Takes the model if no request has used it for the time `keep_alive`.
@@ -387,11 +496,17 @@ impl Entry {
         let memory = models.room(&self, start).await?;
         let (opening, name) = (self.clone(), self.name.clone());
         let failed = |why: String| Failure::Load { name: name.clone(), why };
-        let opened = tokio::task::spawn_blocking(move || (opening.open)()).await;
+        let open = move || -> Result<Model, Box<dyn Error + Send + Sync>> {
+            let model = (opening.open)()?;
+            opening.restore_adapters(&model)?;
+            Ok(model)
+        };
+        let opened = tokio::task::spawn_blocking(open).await;
         let opened = opened.map_err(|error| failed(error.to_string()))?;
         let model = opened.map_err(|error| failed(causes(&*error)))?;
         let pieces = OnceLock::new();
-        let loaded = Arc::new(Loaded { name: self.name.clone(), model, pieces, memory, gate: None });
+        let (name, gate, base) = (self.name.clone(), None, None);
+        let loaded = Arc::new(Loaded { name, model, pieces, memory, gate, base });
         *lock(&self.last) = Arc::downgrade(&loaded);
         *self.used() = Some(InUse { loaded: loaded.clone(), since: Instant::now() });
         Ok(loaded)

@@ -22,8 +22,8 @@ use crate::models::ListedModel;
 use crate::openapi::{Endpoint, document};
 use crate::permit::{self, request_id};
 use crate::{
-    audio, chat, cohere, completions, embeddings, infill, loading, messages, ollama, page, props, rerank,
-    responses, tokens,
+    adapters, audio, chat, cohere, completions, embeddings, infill, loading, messages, ollama, page, props,
+    rerank, responses, tokens,
 };
 
 /// Creates the router for all paths of the server.
@@ -118,6 +118,18 @@ fn endpoints() -> Vec<Endpoint> {
         of("/infill", "Fill in text, as llama.cpp does", post(infill::infill), fields(&infill::INFILL)),
         of("/models/load", "Load a model", post(loading::load), fields(&loading::LOADING)),
         of("/models/unload", "Unload a model", post(loading::unload), fields(&loading::LOADING)),
+        of(
+            "/v1/load_lora_adapter",
+            "Add an adapter to a model, as vLLM does",
+            post(adapters::load),
+            fields(&adapters::LOAD_ADAPTER),
+        ),
+        of(
+            "/v1/unload_lora_adapter",
+            "Remove an adapter, as vLLM does",
+            post(adapters::unload),
+            fields(&adapters::UNLOAD_ADAPTER),
+        ),
         of("/api/version", "Report the version, in Ollama's form", get(props::version), vec![]),
         of("/api/tags", "List the models, in Ollama's form", get(ollama::tags), vec![]),
         of("/api/ps", "List the loaded models, in Ollama's form", get(ollama::running), vec![]),
@@ -242,9 +254,14 @@ async fn model(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<
 /// Formats a model in the format of OpenAI's API. If the model is loaded, the result contains the
 /// sizes of the model's context, vocabulary and batch.
 fn described(app: &App, listed: &ListedModel) -> Value {
-    let ListedModel { name, loaded, .. } = listed;
+    let ListedModel { name, loaded, adapter, .. } = listed;
     let mut model =
         json!({ "id": name, "object": "model", "created": app.models.since, "owned_by": "tracewright" });
+    if let Some((of, path)) = adapter {
+        // As vLLM writes it.
+        model["root"] = json!(path);
+        model["parent"] = json!(of);
+    }
     // As llama.cpp's server writes it.
     model["status"] = json!({ "value": if loaded.is_some() { "loaded" } else { "unloaded" } });
     if let Some(loaded) = loaded {

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
+use tracewright::model::NamedAdapter;
 
 use crate::arguments::{RunArguments, batch};
 use crate::sampling::SamplingArguments;
@@ -34,6 +35,16 @@ pub struct Arguments {
     /// Number of answers that each model generates in parallel; further requests wait
     #[arg(long, visible_alias = "parallel", value_name = "N", value_parser = batch, default_value = "4")]
     pub slots: NonZeroUsize,
+    /// Serve a LoRA adapter of the model, a folder that PEFT wrote or a GGUF file, under a name of its own; may be
+    /// repeated
+    #[arg(long, value_name = "NAME=PATH")]
+    pub lora_adapter: Vec<NamedAdapter>,
+    /// Number of adapters that the model can have at a time [default: those of --lora-adapter]
+    #[arg(long, value_name = "N")]
+    pub max_loras: Option<NonZeroUsize>,
+    /// Largest rank of adapters for all linear layers [default: that of --lora-adapter, or 16]
+    #[arg(long, value_name = "RANK")]
+    pub max_lora_rank: Option<NonZeroUsize>,
     /// File with one API key on each line; the server rejects requests without one of these keys
     #[arg(long, value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,

@@ -9,11 +9,13 @@ use console::usage;
 use error_codes::{AnyCoded, Code, Coded};
 #[cfg(feature = "iree")]
 use instruments::{bench::BenchError, bisect::BisectError, tune::TuneError};
+use tracewright::AdapterError;
 use tracewright::errors::{LISTED, escaped};
 use tracewright::export::xla::XlaError;
 use tracewright::files::limits;
 use tracewright::footprint::{Phase, TooLarge};
 use tracewright::lower::LowerError;
+use tracewright::models::{LoraError, LoraProblem};
 #[cfg(feature = "iree")]
 use tracewright::{
     ModelError,
@@ -224,8 +226,15 @@ pub fn library_help(error: &AnyCoded) -> Vec<String> {
         return smaller(error);
     }
     helps! { error:
+        AdapterError::Weight { .. } => "`--lora PATH` adds the adapter to the weights, for all requests";
+        AdapterError::Unchanged { .. } | AdapterError::Rank { .. } => "`--max-lora-rank RANK` sets the largest rank of adapters, for all linear layers";
         LowerError::NumericsWithoutKernels(_) => "leave out `--kernels off`; on a processor without kernels, leave out `--numerics`";
         XlaError::Shard(_) => "`--shard AXES=MESH_AXIS` divides tensor axes along an axis of the mesh, `--shard AXES=none` does not divide the tensor axes";
+    }
+    if let Some(LoraError::Tensors { problems, .. }) = error.find()
+        && problems.iter().any(|problem| matches!(problem, LoraProblem::Merged { .. }))
+    {
+        return vec!["`--lora PATH` adds the adapter to the weights, for all requests".to_owned()];
     }
     #[cfg(feature = "iree")]
     helps! { error:
@@ -233,6 +242,7 @@ pub fn library_help(error: &AnyCoded) -> Vec<String> {
         BenchError::NotWatched => "leave out `--device`";
         BenchError::Depth { .. } => "`--depth N` sets the depth, `--context N` sets the context, up to the model's own limit";
         ExportError::Architecture { .. } | ExportError::Cpu { .. } => "run `export` on this machine, or on another machine with `--target` for this machine";
+        ModelError::AdapterRoom { .. } => "`--max-loras N` sets the number of adapters";
         ModelError::Cached(ArchiveError::Content { .. }) => "remove the damaged file: the next run writes the file again";
         CompileError::NotFound { .. } => "`--iree-compile PATH` sets the path of the compiler; `cargo xtask setup` installs the compiler into the checkout, in `.tracewright/venv/bin`";
         CompileError::TimedOut { .. } => "`--compile-timeout SECONDS` sets the time limit of the compiler";

@@ -40,7 +40,18 @@ pub fn read_any(
     invocation: &Invocation,
     program: Option<TemplateProgram>,
 ) -> Result<Opening, Error> {
-    let (path, options) = (model.to_owned(), options(arguments, invocation, program)?);
+    read_with(model, arguments, invocation, program, |options| options)
+}
+
+/// Like [`read_any`], with options that are no [`RunArguments`].
+pub fn read_with(
+    model: &Path,
+    arguments: &RunArguments,
+    invocation: &Invocation,
+    program: Option<TemplateProgram>,
+    with: impl FnOnce(OpenOptions) -> OpenOptions,
+) -> Result<Opening, Error> {
+    let (path, options) = (model.to_owned(), with(options(arguments, invocation, program)?));
     let opening = invocation.interrupt.or(move || Opening::read(path, options))??;
     warn(opening.warnings());
     chosen(opening, arguments)

@@ -22,7 +22,8 @@ const MOST: u64 = 1 << 20;
 const OWN: [&str; 3] = ["path", "name", "aliases"];
 
 /// Flags of a model that are no [`RunArguments`].
-const FLAGS: [&str; 4] = ["slots", "keep-alive", "isolate-templates", "speculate"];
+const FLAGS: [&str; 7] =
+    ["slots", "keep-alive", "isolate-templates", "speculate", "lora-adapter", "max-loras", "max-lora-rank"];
 
 /// A model with all its options.
 #[derive(Clone)]

@@ -1,12 +1,13 @@
 //! Opens the models, and runs the server.
 
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serve::{ApiKeys, ServeError, ServeOptions, ServedModel, Server, ServerEvent};
 use tracewright::model::Opening;
-use tracewright::{GenerateOptions, Model};
+use tracewright::{GenerateOptions, Model, OpenOptions};
 
 use super::config::{self, ConfiguredModel};
 use super::{Arguments, ByteCount, NamedModel};
@@ -102,8 +103,12 @@ impl Arguments {
                 self.models.iter().map(model).collect()
             }
         };
-        let names =
-            models.iter().flat_map(|model| [vec![model.named.name()], model.aliases.clone()].concat());
+        let of_adapters = |model: &ConfiguredModel| {
+            model.arguments.lora_adapter.iter().map(|adapter| adapter.name.clone()).collect::<Vec<_>>()
+        };
+        let names = models
+            .iter()
+            .flat_map(|model| [vec![model.named.name()], model.aliases.clone(), of_adapters(model)].concat());
         serve::check_names(&names.collect::<Vec<_>>())?;
         Ok(models)
     }
@@ -114,7 +119,13 @@ impl ConfiguredModel {
         let arguments = &self.arguments;
         let path = resolved(&self.named.path, &invocation.interrupt)?;
         let program = arguments.isolate_templates.then(|| load::template_program(invocation)).transpose()?;
-        let mut opening = load::read_any(&path, &arguments.run, invocation, program)?;
+        let mut opening =
+            load::read_with(&path, &arguments.run, invocation, program, |options| OpenOptions {
+                lora_adapters: arguments.lora_adapter.clone(),
+                max_loras: arguments.max_loras.map(NonZeroUsize::get),
+                max_lora_rank: arguments.max_lora_rank.map(NonZeroUsize::get),
+                ..options
+            })?;
         if opening.sentence().is_some() {
             // Both are for models that continue text. An embedding model has its own limit of a text.
             (opening.options.context, opening.options.chunk) = (None, None);
@@ -147,6 +158,7 @@ impl ConfiguredModel {
             name: self.named.name(),
             aliases: self.aliases.clone(),
             settings: self.settings.clone(),
+            adapters: self.arguments.lora_adapter.clone(),
             keep_alive,
             open: Box::new(move || open().map_err(|error| Box::new(error).into())),
             memory: Box::new(move || memory().map_err(|error| Box::new(error).into())),
