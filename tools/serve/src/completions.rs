@@ -107,15 +107,14 @@ pub async fn complete(
     let is_streamed = request.stream.unwrap_or_default();
     let includes_usage = request.stream_options.is_some_and(|options| options.include_usage == Some(true));
     let count = sampling.count()?;
-    let (defaults, metrics, of_model) = (app.options.defaults.clone(), app.metrics.clone(), loaded.clone());
+    let (metrics, of_model) = (app.metrics.clone(), loaded.clone());
     let opens = app.options.open_objects;
     let (answers, echoes) = app
         .blocking(move || {
             let fill = request.suffix().map(|_| FillTokens::of(&of_model)).transpose()?;
             let between = fill.as_ref().zip(request.suffix());
             let prompts = prompts(&of_model, &request.prompt, between)?;
-            let mut options =
-                sampling.options(&defaults(of_model.model.defaults()), of_model.model.info().vocabulary)?;
+            let mut options = sampling.options(&of_model.defaults(), of_model.model.info().vocabulary)?;
             options.stop_tokens.extend(fill.iter().flat_map(|fill| &fill.ends));
             options.max_length = None;
             let most = request.max_tokens.unwrap_or(USUAL);

@@ -54,7 +54,7 @@ impl ChatRequest {
     /// Prepares the prompt, and starts the generation.
     pub async fn begin(self, app: &App, loaded: &Arc<Loaded>, permit: Permit) -> Result<Answers, Failure> {
         loaded.check_generates()?;
-        let (defaults, metrics, loaded) = (app.options.defaults.clone(), app.metrics.clone(), loaded.clone());
+        let (metrics, loaded) = (app.metrics.clone(), loaded.clone());
         let opens = app.options.open_objects;
         app.blocking(move || {
             let rendered = self.render(&loaded)?;
@@ -62,7 +62,7 @@ impl ChatRequest {
             let prompt = Prompt { reuse: self.sampling.reuses(), ..rendered.prompt(&loaded)? };
             let (followed, follow) = self.follow(opens)?.unzip();
             let has_schema = follow.is_some();
-            let options = self.options(&defaults(loaded.model.defaults()), &loaded, follow)?;
+            let options = self.options(&loaded, follow)?;
             let reading = self.reading(&text, options.follow.is_some());
             let count = self.sampling.count()?;
             let followed = followed.unwrap_or_default();
@@ -102,13 +102,8 @@ impl ChatRequest {
         }
     }
 
-    fn options(
-        &self,
-        defaults: &GenerateOptions,
-        loaded: &Loaded,
-        follow: Option<Follow>,
-    ) -> Result<GenerateOptions, Failure> {
-        let mut options = self.sampling.options(defaults, loaded.model.info().vocabulary)?;
+    fn options(&self, loaded: &Loaded, follow: Option<Follow>) -> Result<GenerateOptions, Failure> {
+        let mut options = self.sampling.options(&loaded.defaults(), loaded.model.info().vocabulary)?;
         let (param, most) = self.max_tokens;
         let context = loaded.model.info().context;
         let most = most.or(loaded.model.defaults().max_new_tokens.map(|most| most as i64));

@@ -196,13 +196,13 @@ pub async fn infill(
     let constraint = fields::<ConstraintFields>(&body)?.read()?;
     let loaded = app.models.get(request.model.as_deref()).await?;
     loaded.check_generates()?;
-    let (defaults, metrics, of_model) = (app.options.defaults.clone(), app.metrics.clone(), loaded.clone());
+    let (metrics, of_model) = (app.metrics.clone(), loaded.clone());
     let (opens, is_streamed) = (app.options.open_objects, request.stream.unwrap_or_default());
     let answers = app
         .blocking(move || {
             let fill = FillTokens::of(&of_model)?;
             let info = of_model.model.info();
-            let mut options = sampling.options(&defaults(of_model.model.defaults()), info.vocabulary)?;
+            let mut options = sampling.options(&of_model.defaults(), info.vocabulary)?;
             options.max_length = None;
             let most = request.n_predict.or(request.max_tokens);
             options.max_tokens = max_tokens("n_predict", most, 0, info.context)?;

@@ -56,5 +56,5 @@ mod update;
 pub use access::ApiKeys;
 pub use error::ServeError;
 pub use listener::{Server, ServerEvent};
-pub use models::{OpenModel, PredictMemory, ServedModel, check_names};
+pub use models::{AnswerDefaults, OpenModel, PredictMemory, ServedModel, check_names};
 pub use options::ServeOptions;

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use errors::{escaped, shortened};
-use generate::Tokenizer;
+use generate::{GenerationDefaults, Tokenizer};
 use tokio::runtime::Handle;
 use tracewright::model::NamedAdapter;
-use tracewright::{Model, ModelError};
+use tracewright::{GenerateOptions, Model, ModelError};
 
 use crate::ServeError;
 use crate::failure::{Failure, causes};
@@ -24,14 +24,21 @@ pub type OpenModel = Box<dyn Fn() -> Result<Model, Box<dyn Error + Send + Sync>>
 /// A function that predicts the memory of a model in bytes, without opening it.
 pub type PredictMemory = Box<dyn Fn() -> Result<u64, Box<dyn Error + Send + Sync>> + Send + Sync>;
 
+/// A function that returns the options of an answer, from the options that the model's files set. A request can
+/// override these options.
+pub type AnswerDefaults = Arc<dyn Fn(&GenerationDefaults) -> GenerateOptions + Send + Sync>;
+
 /// A model of the server, which requests select by name.
 pub struct ServedModel {
     /// The name by which requests select the model.
     pub name: String,
     /// Other names by which requests select the model.
     pub aliases: Vec<String>,
-    /// All options of the model. If a later list has a model with the same name and settings, it stays loaded.
+    /// All options of the model except `defaults`. If a later list has a model with the same name and settings, it stays
+    /// loaded.
     pub settings: String,
+    /// The function that returns the options of an answer.
+    pub defaults: AnswerDefaults,
     /// The adapters that `open` loads, whose names requests use in place of the model's name.
     pub adapters: Vec<NamedAdapter>,
     /// The time without requests after which the server unloads the model; `None` for the server's time.
@@ -53,6 +60,7 @@ pub struct Loaded {
     pub name: String,
     pub model: Model,
     pieces: OnceLock<Vec<Vec<u8>>>,
+    defaults: Arc<Mutex<AnswerDefaults>>,
     memory: Option<HeldMemory>,
     /// Dropped after `model`, and then another thread frees the model.
     gate: Option<Sender<()>>,
@@ -87,6 +95,12 @@ impl Loaded {
         self.model.tokenizer().ok_or_else(without)
     }
 
+    /// Returns the options of an answer, which a request can override.
+    pub fn defaults(&self) -> GenerateOptions {
+        let defaults = lock(&self.defaults).clone();
+        defaults(self.model.defaults())
+    }
+
     /// Whether the model computes embeddings and does not generate text.
     pub fn embeds(&self) -> bool {
         self.model.info().build.is_none()
@@ -112,8 +126,8 @@ impl Loaded {
     /// Returns the model with an adapter.
     fn with_adapter(self: Arc<Self>, name: &str) -> Result<Arc<Self>, Failure> {
         let (model, name) = (self.model.with_adapter(name)?, name.to_owned());
-        let (pieces, memory, gate) = (OnceLock::new(), None, None);
-        Ok(Arc::new(Self { name, model, pieces, memory, gate, base: Some(self) }))
+        let (pieces, defaults, memory, gate) = (OnceLock::new(), self.defaults.clone(), None, None);
+        Ok(Arc::new(Self { name, model, pieces, defaults, memory, gate, base: Some(self) }))
     }
 
     /// Returns the bytes of a token.
@@ -137,6 +151,8 @@ struct Entry {
     name: String,
     aliases: Vec<String>,
     settings: String,
+    /// A later list of models can replace the function.
+    defaults: Arc<Mutex<AnswerDefaults>>,
     /// All adapters, also those that requests have loaded.
     adapters: Mutex<Vec<NamedAdapter>>,
     open: OpenModel,
@@ -193,23 +209,26 @@ impl Models {
         let mut entries = lock(&self.entries);
         let entry = |model: ServedModel| {
             let is_same = |old: &&Arc<Entry>| old.name == model.name && old.settings == model.settings;
-            entries.iter().find(is_same).cloned().unwrap_or_else(|| {
-                let usual_keep_alive = model.keep_alive.or(self.keep_alive);
-                let ServedModel { name, aliases, settings, adapters, open, memory, .. } = model;
-                Arc::new(Entry {
-                    name,
-                    aliases,
-                    settings,
-                    adapters: Mutex::new(adapters),
-                    open,
-                    memory,
-                    predicted: OnceLock::new(),
-                    usual_keep_alive,
-                    opening: tokio::sync::Mutex::default(),
-                    used: Mutex::default(),
-                    last: Mutex::default(),
-                    keep_alive: Mutex::new(usual_keep_alive),
-                })
+            if let Some(same) = entries.iter().find(is_same) {
+                *lock(&same.defaults) = model.defaults;
+                return same.clone();
+            }
+            let usual_keep_alive = model.keep_alive.or(self.keep_alive);
+            let ServedModel { name, aliases, settings, defaults, adapters, open, memory, .. } = model;
+            Arc::new(Entry {
+                name,
+                aliases,
+                settings,
+                defaults: Arc::new(Mutex::new(defaults)),
+                adapters: Mutex::new(adapters),
+                open,
+                memory,
+                predicted: OnceLock::new(),
+                usual_keep_alive,
+                opening: tokio::sync::Mutex::default(),
+                used: Mutex::default(),
+                last: Mutex::default(),
+                keep_alive: Mutex::new(usual_keep_alive),
             })
         };
         let new = models.into_iter().map(entry).collect();
@@ -504,9 +523,9 @@ impl Entry {
         let opened = tokio::task::spawn_blocking(open).await;
         let opened = opened.map_err(|error| failed(error.to_string()))?;
         let model = opened.map_err(|error| failed(causes(&*error)))?;
-        let pieces = OnceLock::new();
-        let (name, gate, base) = (self.name.clone(), None, None);
-        let loaded = Arc::new(Loaded { name, model, pieces, memory, gate, base });
+        let (name, pieces, defaults) = (self.name.clone(), OnceLock::new(), self.defaults.clone());
+        let (gate, base) = (None, None);
+        let loaded = Arc::new(Loaded { name, model, pieces, defaults, memory, gate, base });
         *lock(&self.last) = Arc::downgrade(&loaded);
         *self.used() = Some(InUse { loaded: loaded.clone(), since: Instant::now() });
         Ok(loaded)

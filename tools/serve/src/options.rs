@@ -1,19 +1,12 @@
 //! [`ServeOptions`] contains the options of a server.
 
-use std::sync::Arc;
 use std::time::Duration;
-
-use tracewright::GenerateOptions;
-use tracewright::generate::GenerationDefaults;
 
 use crate::ApiKeys;
 
 /// Options of a [`Server`](crate::Server).
 #[derive(Clone)]
 pub struct ServeOptions {
-    /// A function that returns the options for generating an answer, from the options that the
-    /// model sets. A request can override these options.
-    pub defaults: Arc<dyn Fn(&GenerationDefaults) -> GenerateOptions + Send + Sync>,
     /// The API keys that clients can use. Without API keys, each client that can reach the port has access.
     pub keys: Option<ApiKeys>,
     /// The origins whose web pages may use the server, such as `http://localhost:5173`; `*` allows all
@@ -42,7 +35,6 @@ pub struct ServeOptions {
 impl Default for ServeOptions {
     fn default() -> Self {
         Self {
-            defaults: Arc::new(|defaults| defaults.options.clone()),
             keys: None,
             allowed_origins: Vec::new(),
             allowed_hosts: Vec::new(),

@@ -16,7 +16,7 @@ use crate::models::ListedModel;
 #[derive(Deserialize)]
 pub struct Asked {
     /// The name of the model. The default model is the server's first model.
-    model: Option<String>,
+    pub model: Option<String>,
 }
 
 /// Answers `GET /version`.
@@ -34,7 +34,7 @@ pub async fn props(State(app): State<Arc<App>>, Query(asked): Query<Asked>) -> R
         "is_sleeping": loaded.is_none(),
     });
     if let Some(loaded) = loaded {
-        let (info, options) = (loaded.model.info(), (app.options.defaults)(loaded.model.defaults()));
+        let (info, options) = (loaded.model.info(), loaded.defaults());
         let number = |setting: &'static generate::Setting| {
             (setting.name.to_owned(), json!(options.sampling.get(setting)))
         };

@@ -83,12 +83,29 @@ impl FromArgMatches for SamplerFlags {
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = Self::from_arg_matches(matches)?;
+        let Self { numbers, order } = Self::from_arg_matches(matches)?;
+        numbers.into_iter().for_each(|(setting, number)| self.set(setting, number));
+        self.order = order.or(self.order.take());
         Ok(())
     }
 }
 
+/// Returns the setting with this flag, or with this name in requests.
+pub fn setting_of(name: &str) -> Option<&'static Setting> {
+    let has_name = |setting: &&Setting| {
+        let names = setting.flags.iter().chain(setting.aliases).chain([&setting.name]);
+        flag(setting) == name || names.into_iter().any(|one| *one == name)
+    };
+    Sampling::settings().find(has_name)
+}
+
 impl SamplerFlags {
+    /// Sets a number, in place of an earlier one.
+    pub fn set(&mut self, setting: &'static Setting, number: f64) {
+        self.numbers.retain(|(given, _)| given.name != setting.name);
+        self.numbers.push((setting, number));
+    }
+
     /// Changes the settings that the command line sets.
     pub fn apply(&self, sampling: &mut Sampling) -> Result<(), Error> {
         for (setting, number) in &self.numbers {

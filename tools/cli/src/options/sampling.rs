@@ -91,17 +91,19 @@ mod wanted {
         }
 
         /// The texts at which DRY ends a repetition; `None` selects the default texts.
-        fn breakers(&self, tokenizer: Option<&Tokenizer>) -> Result<Option<Vec<String>>, Error> {
+        pub fn given_breakers(&self) -> Option<Vec<String>> {
             let given = &self.dry_sequence_breaker;
-            match tokenizer {
-                _ if given.is_empty() => Ok(None),
-                _ if given.iter().all(|text| text == "none") => Ok(Some(Vec::new())),
-                Some(_) => Ok(Some(given.clone())),
-                None => {
-                    let what = "`--dry-sequence-breaker` needs text, and the model has no tokenizer.json";
-                    Err(usage(what).into())
-                }
+            let is_none = given.iter().all(|text| text == "none");
+            (!given.is_empty()).then(|| if is_none { Vec::new() } else { given.clone() })
+        }
+
+        fn breakers(&self, tokenizer: Option<&Tokenizer>) -> Result<Option<Vec<String>>, Error> {
+            let given = self.given_breakers();
+            if tokenizer.is_none() && given.as_ref().is_some_and(|texts| !texts.is_empty()) {
+                let what = "`--dry-sequence-breaker` needs text, and the model has no tokenizer.json";
+                return Err(usage(what).into());
             }
+            Ok(given)
         }
 
         /// Returns the schema or grammar that the answer must follow, or `None` if no flag sets a

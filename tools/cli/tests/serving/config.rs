@@ -78,6 +78,61 @@ fn a_file_lists_models_and_is_read_again() {
     assert_eq!(serving.end(), Some(0));
 }
 
+fn defaults(serving: &Serving, model: &str) -> Value {
+    serving.get(&format!("/props?model={model}")).json()["default_generation_settings"]["params"].clone()
+}
+
+/// Each number of the sampler is a key, under the name of its flag and of its field. A change of them keeps the model.
+#[cfg(unix)]
+#[test]
+fn models_have_sampling_defaults_of_their_own() {
+    let folder = folder();
+    let file = folder.path().join("models.toml");
+    // The most likely token alone remains, so the answer is the one of temperature 0.
+    let sure = "temp = 1.5\ntop-k = 1\nmin_p = 0.25\nsamplers = [\"top_k\", \"temperature\"]";
+    fs::write(&file, table("sure", sure) + &table("free", "top_p = 0.5")).unwrap();
+    let serving = Serving::of(&["--config", text(&file), "--temp", "0.75"]);
+    let unset = |model: &str| json!({ "model": model, "prompt": "Once", "max_tokens": 16 });
+    let text_of = |body: &Value| serving.good(PATH, body)["choices"][0]["text"].clone();
+    let mut greedy = unset("sure");
+    greedy["temperature"] = json!(0);
+    let expected = text_of(&greedy);
+    assert_eq!([text_of(&unset("sure")), text_of(&unset("sure"))], [expected.clone(), expected.clone()]);
+    let found: std::collections::BTreeSet<String> =
+        (0..6).map(|_| text_of(&unset("free")).to_string()).collect();
+    assert!(found.len() > 1, "{found:?}");
+    let (sure, free) = (defaults(&serving, "sure"), defaults(&serving, "free"));
+    assert_eq!(
+        (&sure["temperature"], &sure["top_k"], &sure["min_p"]),
+        (&json!(1.5), &json!(1.0), &json!(0.25))
+    );
+    assert_eq!((&free["temperature"], &free["top_p"]), (&json!(0.75), &json!(0.5)));
+    // Other defaults are no reason to load a model again, even if their order in the file changes.
+    fs::write(&file, table("free", "top_k = 1\ntemperature = 2") + &table("sure", "")).unwrap();
+    serving.signal("-HUP");
+    wait_until("the new defaults", || defaults(&serving, "free")["top_k"] == 1.0);
+    assert_eq!(loaded(&serving), ["free", "sure"]);
+    assert_eq!(text_of(&unset("free")), expected);
+    assert_eq!(defaults(&serving, "sure")["temperature"], 0.75);
+    let log = serving.err.lock().unwrap().clone();
+    assert_eq!(log.matches("loading ").count(), 1, "{log}");
+}
+
+/// Every option of the sampler is a key, with each of its names.
+#[test]
+fn all_options_of_the_sampler_are_keys() {
+    let folder = folder();
+    let file = folder.path().join("models.toml");
+    let names = defaults(&DEMO, "demo");
+    let names = names.as_object().unwrap();
+    assert!(names.len() > 20, "{names:?}");
+    for name in names.keys() {
+        fs::write(&file, table("a", &format!("{name} = \"x\""))).unwrap();
+        let words = ["line 4 of", &format!("`{name}`"), "`\"x\"`, expected "];
+        refused(&mut tracewright(&["serve", "--port", "0", "--config", text(&file)]), 1, &words);
+    }
+}
+
 #[test]
 fn a_mistake_in_a_file_is_named_with_its_line() {
     let folder = folder();
@@ -87,6 +142,14 @@ fn a_mistake_in_a_file_is_named_with_its_line() {
         (table("a", "port = 5"), vec!["line 4 of", "the key `port`"]),
         (table("a", "context = \"long\""), vec!["line 4 of", "`context`", "invalid value 'long'"]),
         (table("a", "\nslots = 0"), vec!["line 5 of", "`slots`"]),
+        (table("a", "top-p = 7"), vec!["line 4 of", "`top-p`", "`7`, expected a number from 0 to 1"]),
+        (table("a", "temp = \"hot\""), vec!["line 4 of", "`temp`", "`\"hot\"`, expected a number from 0"]),
+        (table("a", "top_k = 1.5"), vec!["line 4 of", "`top_k`", "`1.5`, expected a whole number"]),
+        (table("a", "temp = 1\ntemperature = 0"), vec!["line 5 of", "`temperature`", "`temp` sets the same"]),
+        (table("a", "samplers = [\"top_q\"]"), vec!["line 4 of", "`samplers`", "'top_q'", "top_k"]),
+        (table("a", "suppress-tokens = []"), vec!["line 4 of", "`suppress-tokens`", "an empty list"]),
+        (table("a", "top_q = 1"), vec!["line 4 of", "the key `top_q`", "an option of the sampler"]),
+        (table("a", "seed = 1"), vec!["line 4 of", "the key `seed`"]),
         (table("a", "aliases = \"b\""), vec!["line 4 of", "`aliases`", "a list of texts"]),
         (table("a", "context = 5\ncontext = 6"), vec!["line 5 of", "TOML"]),
         ("\n[[model]]\nname = \"a\"\n".to_owned(), vec!["line 2 of", "no `path`"]),

@@ -261,7 +261,7 @@ async fn raw(
     }
     let info = loaded.model.info();
     let (sampling, most) = common.sampling(info.context)?;
-    let mut options = sampling.options(&(app.options.defaults)(loaded.model.defaults()), info.vocabulary)?;
+    let mut options = sampling.options(&loaded.defaults(), info.vocabulary)?;
     options.max_tokens = max_tokens("options.num_predict", most, 0, info.context)?;
     options.max_length = options.max_length.filter(|_| most.is_none());
     let (followed, follow) =

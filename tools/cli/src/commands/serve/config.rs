@@ -10,10 +10,13 @@ use clap::{ArgMatches, Args as _, Command, FromArgMatches as _};
 use serve::ServeError;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+use tracewright::errors::{escaped, shortened};
 use tracewright::files::read_stream;
+use tracewright::generate::Setting;
 
 use super::{Arguments, NamedModel};
 use crate::arguments::RunArguments;
+use crate::options::sampler_flags::setting_of;
 
 /// The most bytes of the file.
 const MOST: u64 = 1 << 20;
@@ -25,12 +28,19 @@ const OWN: [&str; 3] = ["path", "name", "aliases"];
 const FLAGS: [&str; 7] =
     ["slots", "keep-alive", "isolate-templates", "speculate", "lora-adapter", "max-loras", "max-lora-rank"];
 
+/// The keys of a model, for error messages.
+const KEYS: &str = "`path`, `name`, `aliases`, a flag of a model without `--`, or an option of the sampler";
+
+/// Flags of a model's answers that are no [`Setting`]. A loaded model takes new values of these and of the settings.
+const ANSWER_FLAGS: [&str; 4] =
+    ["samplers", "dry-sequence-breaker", "suppress-tokens", "ignore-generation-config"];
+
 /// A model with all its options.
 #[derive(Clone)]
 pub struct ConfiguredModel {
     pub named: NamedModel,
     pub aliases: Vec<String>,
-    /// The model's table, which a reload compares.
+    /// The model's table without the options of answers, which a reload compares.
     pub settings: String,
     pub arguments: Arguments,
 }
@@ -77,7 +87,7 @@ impl ConfigFile<'_> {
 
     fn unknown(&self, key: &Spanned<Cow<'_, str>>, expected: &'static str) -> ServeError {
         let (path, line) = (self.path.to_owned(), self.line(key.span()));
-        ServeError::ConfigKey { path, line, key: tracewright::errors::escaped(key.get_ref()), expected }
+        ServeError::ConfigKey { path, line, key: escaped(key.get_ref()), expected }
     }
 
     fn invalid(&self, key: &Spanned<Cow<'_, str>>, why: impl Into<String>) -> ServeError {
@@ -93,26 +103,35 @@ impl ConfigFile<'_> {
     ) -> Result<ConfiguredModel, ServeError> {
         let known = flags();
         let (mut model, mut name, mut aliases) = (None, None, Vec::new());
+        let mut numbers: Vec<(&'static Setting, &str)> = Vec::new();
         let mut arguments = base.clone();
         for (key, value) in table {
-            match key.get_ref().as_ref() {
+            let word = key.get_ref().as_ref();
+            match word {
                 "path" => model = Some(self.text_of(key, value)?),
                 "name" => name = Some(self.text_of(key, value)?),
                 "aliases" => aliases = self.texts(key, value)?,
-                flag if known.contains(flag) => {
+                "ignore-generation-config" if matches!(value.get_ref(), DeValue::Boolean(false)) => {
+                    arguments.sampling.ignore_generation_config = false;
+                }
+                flag if known.contains(flag) || ANSWER_FLAGS.contains(&flag) => {
                     let words = self.words(key, value)?;
                     update(&mut arguments, words).map_err(|why| self.invalid(key, why))?;
                 }
                 _ => {
-                    return Err(
-                        self.unknown(key, "`path`, `name`, `aliases` or a flag of a model without `--`")
-                    );
+                    let setting = setting_of(word).ok_or_else(|| self.unknown(key, KEYS))?;
+                    if let Some((_, other)) = numbers.iter().find(|(given, _)| given.name == setting.name) {
+                        return Err(self.invalid(key, format!("`{other}` sets the same option")));
+                    }
+                    numbers.push((setting, word));
+                    arguments.sampling.sampler.set(setting, self.number(key, value, setting)?);
                 }
             }
         }
         let path = model.ok_or(ServeError::ConfigPath { path: self.path.to_owned(), line: self.line(at) })?;
         let named = NamedModel { name, path: path.into() };
         arguments.models = vec![named.clone()];
+        let of_answers = |word: &str| ANSWER_FLAGS.contains(&word) || setting_of(word).is_some();
         let setting = |(key, value): (&Spanned<Cow<'_, str>>, &Spanned<DeValue<'_>>)| {
             let values = match value.get_ref() {
                 DeValue::Array(list) => list.iter().map(|one| plain(one.get_ref())).collect(),
@@ -120,7 +139,7 @@ impl ConfigFile<'_> {
             };
             format!("{}={values:?}\n", key.get_ref())
         };
-        let settings = table.iter().map(setting).collect();
+        let settings = table.iter().filter(|(key, _)| !of_answers(key.get_ref())).map(setting).collect();
         Ok(ConfiguredModel { named, aliases, settings, arguments })
     }
 
@@ -146,6 +165,25 @@ impl ConfigFile<'_> {
         }
     }
 
+    /// Returns the number of a sampler's setting.
+    fn number(
+        &self,
+        key: &Spanned<Cow<'_, str>>,
+        value: &Spanned<DeValue<'_>>,
+        setting: &'static Setting,
+    ) -> Result<f64, ServeError> {
+        let number = match value.get_ref() {
+            DeValue::Integer(number) => {
+                i64::from_str_radix(number.as_str(), number.radix()).ok().map(|n| n as f64)
+            }
+            DeValue::Float(number) => number.as_str().parse().ok(),
+            _ => None,
+        };
+        let found = self.text.get(value.span()).unwrap_or_default();
+        let why = || format!("`{}`, expected {}", shortened(escaped(found), 40), setting.range.expected);
+        number.filter(|number| setting.range.contains(*number)).ok_or_else(|| self.invalid(key, why()))
+    }
+
     /// Returns the words of the command line that set the same.
     fn words(
         &self,
@@ -154,8 +192,14 @@ impl ConfigFile<'_> {
     ) -> Result<Vec<String>, ServeError> {
         let flag = key.get_ref();
         let values = match value.get_ref() {
+            DeValue::Boolean(_) if ANSWER_FLAGS.contains(&&**flag) && flag != "ignore-generation-config" => {
+                return Err(self.invalid(key, "expected a value, not true or false"));
+            }
             DeValue::Boolean(is_set) => {
                 return Ok(is_set.then(|| format!("--{flag}")).into_iter().collect());
+            }
+            DeValue::Array(list) if list.is_empty() => {
+                return Err(self.invalid(key, "an empty list, expected at least one value"));
             }
             DeValue::Array(list) => list.iter().map(Spanned::get_ref).collect(),
             one => vec![one],
@@ -191,8 +235,9 @@ fn flags() -> BTreeSet<String> {
 fn update(arguments: &mut Arguments, words: Vec<String>) -> Result<(), String> {
     let reason = |error: clap::Error| {
         let text = error.to_string();
-        let first = text.lines().next().unwrap_or_default();
-        first.trim_start_matches("error: ").to_owned()
+        // The second line can list the valid values.
+        let lines = text.lines().take(2).map(|line| line.trim_start_matches("error: ").trim());
+        lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
     };
     let command = Arguments::augment_args_for_update(Command::new("serve").no_binary_name(true));
     // The command line needs a model, which the caller replaces.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use serve::{ApiKeys, ServeError, ServeOptions, ServedModel, Server, ServerEvent};
+use serve::{AnswerDefaults, ApiKeys, ServeError, ServeOptions, ServedModel, Server, ServerEvent};
 use tracewright::model::Opening;
 use tracewright::{GenerateOptions, Model, OpenOptions};
 
@@ -39,21 +39,13 @@ impl Arguments {
         };
         // The first request takes the model that is open. After the server has unloaded it, it is opened again.
         let opened = Mutex::new(model);
-        let first = first.on_demand(invocation);
+        let first = first.on_demand(invocation, &defaults);
         let take = move || opened.lock().unwrap_or_else(PoisonError::into_inner).take();
         let open = Box::new(move || take().map_or_else(&first.open, Ok));
         let first = ServedModel { open, ..first };
-        let later = others.iter().map(|model| model.on_demand(invocation));
+        let later = others.iter().map(|model| model.on_demand(invocation, &defaults));
         let models = [first].into_iter().chain(later).collect();
-        let flags = self.sampling.clone();
         let options = ServeOptions {
-            // The flags were checked for the first model.
-            defaults: Arc::new(move |model| GenerateOptions {
-                follow: defaults.follow.clone(),
-                dry_breakers: defaults.dry_breakers.clone(),
-                whitespace_flexible: defaults.whitespace_flexible,
-                ..flags.over(model).unwrap_or_else(|_| defaults.clone())
-            }),
             keys,
             allowed_origins: self.allow_origin.clone(),
             allowed_hosts: self.allow_host.clone(),
@@ -75,7 +67,8 @@ impl Arguments {
             match arguments.configured() {
                 Ok(models) => {
                     say!("serving {} models of the changed file", models.len());
-                    ServerEvent::Models(models.iter().map(|model| model.on_demand(&invocation)).collect())
+                    let served = models.iter().map(|model| model.on_demand(&invocation, &defaults));
+                    ServerEvent::Models(served.collect())
                 }
                 Err(error) => {
                     tracing::warn!("the models stay as they are: {error}");
@@ -140,8 +133,19 @@ impl ConfiguredModel {
         Ok(opening)
     }
 
+    /// The options of the model's answers. `first` are the options of the first model, for which the flags were checked.
+    fn defaults(&self, first: &GenerateOptions) -> AnswerDefaults {
+        let (flags, first) = (self.arguments.sampling.clone(), first.clone());
+        Arc::new(move |model| GenerateOptions {
+            follow: first.follow.clone(),
+            dry_breakers: flags.given_breakers(),
+            whitespace_flexible: first.whitespace_flexible,
+            ..flags.over(model).unwrap_or_else(|_| first.clone())
+        })
+    }
+
     /// Opened when a request names the model.
-    fn on_demand(&self, invocation: &Invocation) -> ServedModel {
+    fn on_demand(&self, invocation: &Invocation, first: &GenerateOptions) -> ServedModel {
         let (model, of_memory) = (self.clone(), (self.clone(), invocation.clone()));
         let invocation = invocation.clone();
         let open = move || -> Result<Model, Error> {
@@ -158,6 +162,7 @@ impl ConfiguredModel {
             name: self.named.name(),
             aliases: self.aliases.clone(),
             settings: self.settings.clone(),
+            defaults: self.defaults(first),
             adapters: self.arguments.lora_adapter.clone(),
             keep_alive,
             open: Box::new(move || open().map_err(|error| Box::new(error).into())),
