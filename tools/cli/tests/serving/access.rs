@@ -38,6 +38,7 @@ fn keys_give_access_and_are_in_no_log() {
     }
     assert_eq!(serving.get("/health").status, 200);
     assert_eq!(serving.get("/metrics").status, 401);
+    stored_responses_belong_to_their_key(&serving);
     let log = serving.err.lock().unwrap().clone();
     assert!(log.contains("GET /v1/models 200") && !log.contains("secret-"), "{log}");
     for (content, words) in [("# none\n", "contains no API key"), ("one two\n", "line 1 of")] {
@@ -48,6 +49,48 @@ fn keys_give_access_and_are_in_no_log() {
             &["TW1202", words],
         );
     }
+}
+
+/// For another key, a response is as unknown as one that never was. Models belong to all keys.
+fn stored_responses_belong_to_their_key(serving: &Serving) {
+    const PATH: &str = "/v1/responses";
+    let ask = |method: &str, path: &str, key: &str, body: &Value| {
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nAuthorization: Bearer {key}\r\nContent-Type: application/json"
+        );
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        serving.ask(&head, body.as_bytes())
+    };
+    let (ours, theirs) = ("secret-one", "secret-two");
+    let first = ask("POST", PATH, ours, &json!({ "input": "Hello", "max_output_tokens": 2 })).json();
+    let (id, item) = (first["id"].as_str().unwrap(), &first["output"][0]["id"]);
+    let stored = format!("{PATH}/{id}");
+    let unknown =
+        |text: &str| text.replace(id, "ID").replace(item.as_str().unwrap(), "ITEM").replace("resp_x", "ID");
+    for method in ["GET", "DELETE"] {
+        let refused = ask(method, &stored, theirs, &Value::Null);
+        assert_eq!((refused.status, refused.error()["code"].clone()), (404, json!("response_not_found")));
+        let never = ask(method, &format!("{PATH}/resp_x"), theirs, &Value::Null);
+        assert_eq!(unknown(&refused.body), unknown(&never.body));
+    }
+    let continued = |key: &str, more: &Value| {
+        let mut body = json!({ "input": "And then?", "max_output_tokens": 2 });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        ask("POST", PATH, key, &body)
+    };
+    let with_item = json!({ "input": [{ "type": "item_reference", "id": item }] });
+    for (more, param) in
+        [(json!({ "previous_response_id": id }), "previous_response_id"), (with_item, "input[0].id")]
+    {
+        let refused = continued(theirs, &more);
+        assert_eq!((refused.status, refused.error()["param"].clone()), (400, json!(param)));
+        assert_eq!(continued(ours, &more).status, 200, "{more}");
+    }
+    assert_eq!(ask("GET", &stored, ours, &Value::Null).json(), first);
+    let models = |key: &str| ask("GET", "/v1/models", key, &Value::Null).json()["data"].clone();
+    assert_eq!(models(ours), models(theirs));
+    assert_eq!(ask("DELETE", &stored, ours, &Value::Null).status, 200);
+    assert_eq!(ask("GET", &stored, ours, &Value::Null).status, 404);
 }
 
 /// Web pages of other origins get no answer, unless they are allowed.

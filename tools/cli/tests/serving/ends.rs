@@ -83,6 +83,45 @@ fn a_client_that_leaves_frees_its_slot() {
     assert_eq!(serving.end(), Some(0));
 }
 
+/// The value of a line of the metrics, or 0.
+fn metric(serving: &Serving, name: &str) -> u64 {
+    let text = serving.get("/metrics").body;
+    let value =
+        text.lines().find_map(|line| line.strip_prefix(&format!("tracewright_{name}{{model=\"demo\"}} ")));
+    value.map_or(0, |value| value.parse().unwrap())
+}
+
+/// A client that leaves before its first token frees its slot, also if it first closes only its half.
+#[test]
+fn a_client_that_leaves_during_its_prompt_frees_its_slot() {
+    let serving = Serving::of(&[text(&demo()), "--slots", "1"]);
+    let mut connections = Vec::new();
+    for i in 0..16 {
+        let words = format!("{i} ") + &"owl and fox and bear ".repeat(20);
+        let mut body = json!({ "prompt": words, "max_tokens": 8, "ignore_eos": true, "cache_prompt": false });
+        body["stream"] = json!(i % 2 == 0);
+        let (body, mut connection) = (body.to_string(), serving.connect());
+        write!(
+            connection,
+            "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        if i % 4 < 2 {
+            connection.shutdown(std::net::Shutdown::Write).unwrap();
+        }
+        connections.push(connection);
+    }
+    wait_until("the prompts to begin", || metric(&serving, "answers_open") > 8);
+    drop(connections);
+    let start = std::time::Instant::now();
+    wait_until("the slot to be free", || metric(&serving, "answers_open") == 0);
+    let (elapsed, firsts) = (start.elapsed(), metric(&serving, "time_to_first_token_seconds_count"));
+    println!("free after {elapsed:?}, {firsts} first tokens");
+    // Almost no prompt was computed to its end.
+    assert!(firsts < 8, "{firsts} first tokens");
+}
+
 /// A client that has sent its request, and closes its half of the connection, gets the whole answer.
 #[test]
 fn a_half_closed_connection_gets_its_answer() {
