@@ -3,13 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use bake::format;
 use program::numeric::NumericOption;
 use serde::Serialize;
 use targets::{DeviceKind, Numerics};
-use trace::Parameter;
 
-use super::{Model, ModelError, Opening};
+use super::{BuildInfo, Model, ModelError, Opening};
 
 /// With every tokenizer, the text has more tokens than [`Fingerprint::TOKENS`].
 const TEXT: &str = include_str!("fingerprint.txt");
@@ -79,18 +77,12 @@ impl FingerprintText {
         for logit in model.score(&tokens)?.iter().flatten() {
             hasher.update(&logit.to_le_bytes());
         }
-        let parameters = model.info().build.as_ref().map_or(&[][..], |build| &build.parameters);
-        let formats: BTreeSet<String> = parameters.iter().map(stored).collect();
+        let formats = model.info().build.as_ref().map(BuildInfo::formats).unwrap_or_default();
+        let formats: BTreeSet<String> = formats.into_iter().map(|(format, _)| format).collect();
         let hash = hasher.finalize().to_hex()[..32].to_owned();
         let (formats, tokens) = (formats.into_iter().collect(), tokens.len());
         Ok(Fingerprint { hash, model: name, formats, options, tokens })
     }
-}
-
-/// The format in which the archive stores a weight.
-fn stored(parameter: &Parameter) -> String {
-    format(parameter)
-        .map_or_else(|| parameter.ty.element.name().to_owned(), |format| format.word().to_owned())
 }
 
 impl fmt::Display for Fingerprint {

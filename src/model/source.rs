@@ -1,12 +1,14 @@
 //! Loads the network at a path. If the path contains an export, Tracewright loads the network directly. If
 //! the path contains a checkpoint, Tracewright first converts the weights and compiles the network.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use bake::Baked;
+use bake::{Baked, format};
 use dsl::{EntryPoint, Traced};
 use errors::WithPath as _;
 use hub::near_path;
@@ -66,6 +68,26 @@ pub struct BuildInfo {
     pub signatures: Vec<Signature>,
     /// The paths of damaged files with the tuner's measurements; Tracewright ignores these files.
     pub damaged: Vec<PathBuf>,
+}
+
+impl BuildInfo {
+    /// The formats in which the archive stores weights, such as `q8` and `f32`, with their bytes. The format with the most
+    /// bytes comes first. For an exported model, the list is empty.
+    pub fn formats(&self) -> Vec<(String, usize)> {
+        let mut sums = BTreeMap::<String, usize>::new();
+        for parameter in &self.parameters {
+            *sums.entry(stored(parameter)).or_default() += parameter.ty.bytes();
+        }
+        let mut formats: Vec<_> = sums.into_iter().collect();
+        formats.sort_by_key(|(_, bytes)| Reverse(*bytes));
+        formats
+    }
+}
+
+/// The format in which the archive stores a weight.
+fn stored(parameter: &Parameter) -> String {
+    format(parameter)
+        .map_or_else(|| parameter.ty.element.name().to_owned(), |format| format.word().to_owned())
 }
 
 impl Source {

@@ -1,157 +1,164 @@
-// A chat with the server that sent this page. Nothing else is asked, and all that is kept is in the browser.
+// Chats with the server that sent this page. Nothing else is asked, and all that is kept is in the browser.
+
+import { chats, contentOf, exported, forget, found, imported, keep, loadChats, newChat, watchChats } from "./chats.js";
+import { button, copy, markdown, node, plain } from "./markdown.js";
+import { fail, headers, kept, loadSettings, models, options, saveSettings, showSamplers } from "./settings.js";
 
 const at = (id) => document.getElementById(id);
-const STORE = "tracewright";
-const SETTINGS = ["system", "temperature", "top_p", "top_k", "max_tokens", "seed"];
-const state = { messages: [], dark: matchMedia("(prefers-color-scheme: dark)").matches };
+/** The largest text file, in bytes. */
+const LARGEST = 1 << 20;
+/** A longer answer is drawn at most every 100 ms. */
+const LONG = 4000;
+
+let chat = newChat();
+let files = [];
+let known = [];
+/** The answer that arrives: its chat, and the controller that stops it. */
 let running = null;
-
-function load() {
-  try {
-    Object.assign(state, JSON.parse(localStorage.getItem(STORE) ?? "{}"));
-  } catch {
-    // What is kept is damaged: the chat begins anew.
-  }
-  for (const name of SETTINGS) at(name).value = state[name] ?? "";
-  at("key").value = sessionStorage.getItem(STORE) ?? "";
-}
-
-function save() {
-  for (const name of SETTINGS) state[name] = at(name).value;
-  localStorage.setItem(STORE, JSON.stringify(state));
-  sessionStorage.setItem(STORE, at("key").value);
-}
 
 function tell(text, isWrong = false) {
   at("state").textContent = text;
   at("state").classList.toggle("wrong", isWrong);
 }
 
-function headers() {
-  const key = at("key").value.trim();
-  return key ? { Authorization: `Bearer ${key}` } : {};
-}
-
-async function fail(response) {
-  const body = await response.json().catch(() => null);
-  throw new Error(body?.error?.message ?? `the server answers ${response.status}`);
-}
-
-// Markdown, as elements: text of a model never becomes HTML.
-
-function node(name, ...children) {
-  const made = document.createElement(name);
-  made.append(...children);
-  return made;
-}
-
-function inline(text) {
-  const parts = [];
-  const pattern = /`([^`]+)`|\*\*([^*]+)\*\*|\*([^*\s][^*]*)\*/g;
-  let last = 0;
-  for (const found of text.matchAll(pattern)) {
-    parts.push(text.slice(last, found.index));
-    const [whole, code, strong, em] = found;
-    parts.push(code ? node("code", code) : strong ? node("strong", strong) : node("em", em));
-    last = found.index + whole.length;
-  }
-  return [...parts, text.slice(last)];
-}
-
-function block(text) {
-  const lines = text.split("\n");
-  const heading = /^#{1,6} +(.*)$/.exec(text);
-  if (heading) return node("p", node("strong", ...inline(heading[1])));
-  if (lines.every((line) => /^\s*[-*] /.test(line))) {
-    return node("ul", ...lines.map((line) => node("li", ...inline(line.replace(/^\s*[-*] /, "")))));
-  }
-  if (lines.every((line) => /^\s*\d+[.)] /.test(line))) {
-    return node("ol", ...lines.map((line) => node("li", ...inline(line.replace(/^\s*\d+[.)] /, "")))));
-  }
-  return node("p", ...lines.flatMap((line, i) => (i ? [node("br"), ...inline(line)] : inline(line))));
-}
-
-function markdown(text) {
-  return text.split(/^```/m).flatMap((part, i) => {
-    if (i % 2) {
-      const end = part.indexOf("\n");
-      return [node("pre", node("code", end < 0 ? "" : part.slice(end + 1)))];
+function guarded(run) {
+  return async (...values) => {
+    try {
+      await run(...values);
+    } catch (error) {
+      tell(error.message, true);
     }
-    return part.split(/\n{2,}/).filter((one) => one.trim()).map((one) => block(one.trim()));
-  });
+  };
 }
 
 // The conversation.
 
-function tool(name, label, run) {
-  const button = node("button", name);
-  button.type = "button";
-  button.ariaLabel = label;
-  button.addEventListener("click", run);
-  return button;
+function stats({ tokens, rate, first }) {
+  const made = node("div", `${tokens} tokens at ${rate ? rate.toFixed(1) : "–"}/s, the first after ${first} ms`);
+  made.className = "stats";
+  return made;
 }
 
 function shown(message, index) {
   const isUser = message.role === "user";
-  const article = node("article", node("h2", isUser ? "You" : "Model"));
+  const article = node("article", node("h2", isUser ? "You" : (message.model ?? "Model")));
   article.className = message.role;
   if (message.reasoning) {
-    const thought = node("div", message.reasoning);
-    thought.className = "thought";
+    const thought = plain(message.reasoning);
+    thought.classList.add("thought");
     article.append(node("details", node("summary", "Reasoning"), thought));
   }
-  article.append(...(isUser ? [block(message.content)] : markdown(message.content)));
-  const tools = node("div");
+  for (const { name, text } of message.files ?? []) {
+    article.append(node("details", node("summary", `${name}, ${text.length} characters`), node("pre", text)));
+  }
+  article.append(...(isUser ? [plain(message.content)] : markdown(message.content)));
+  if (message.stats) article.append(stats(message.stats));
+  const number = index + 1;
+  const tools = node("div", button("Copy", `Copy message ${number}`, () => copy(message.content)));
   tools.className = "tools";
-  if (isUser) {
-    tools.append(tool("Edit", `Edit message ${index + 1}`, () => edit(index)));
-  } else {
-    tools.append(tool("Copy", `Copy message ${index + 1}`, () => navigator.clipboard?.writeText(message.content)));
-    tools.append(tool("Retry", `Retry the answer to message ${index}`, () => retry(index)));
+  tools.append(button("Edit", `Edit message ${number}`, () => (isUser ? edit(index) : rewrite(article, message))));
+  if (!isUser) tools.append(button("Retry", `Retry the answer to message ${index}`, () => retry(index)));
+  if (!isUser && number === chat.messages.length && message.content) {
+    tools.append(button("Continue", `Continue message ${number}`, () => running || answer(message)));
   }
   article.append(tools);
   return article;
 }
 
+function welcome() {
+  const model = known.find((one) => one.id === at("model").value);
+  if (!model) return node("p");
+  const { formats = [], size, context } = model.meta ?? {};
+  const megabytes = size ? `${(size / 1e6).toFixed(size < 1e7 ? 1 : 0)} MB of weights` : "";
+  const facts = [formats.slice(0, 3).join(" + "), megabytes, `context of ${context} tokens`];
+  const text = model.meta ? facts.filter(Boolean).join(" · ") : "not loaded; the first message loads it";
+  const made = node("div", node("h2", model.id), node("p", text));
+  made.id = "welcome";
+  return made;
+}
+
+const isAtEnd = (log) => log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+
 function draw() {
   const log = at("log");
-  const isAtEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
-  log.replaceChildren(...state.messages.map(shown));
-  if (isAtEnd || running) log.scrollTop = log.scrollHeight;
+  const follows = isAtEnd(log);
+  log.replaceChildren(...(chat.messages.length ? chat.messages.map(shown) : [welcome()]));
+  if (follows || running?.chat === chat) log.scrollTop = log.scrollHeight;
+  gauge();
 }
+
+let drawn = 0;
 
 /** Draws the last message again, which grows. */
 function grow() {
+  if (running?.chat !== chat) return;
+  const index = chat.messages.length - 1;
+  const now = performance.now();
+  if (chat.messages[index].content.length > LONG && now - drawn < 100) return;
+  drawn = now;
   const log = at("log");
-  const index = state.messages.length - 1;
-  const isAtEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
-  log.lastElementChild?.replaceWith(shown(state.messages[index], index));
-  if (isAtEnd) log.scrollTop = log.scrollHeight;
+  const follows = isAtEnd(log);
+  log.lastElementChild?.replaceWith(shown(chat.messages[index], index));
+  if (follows) log.scrollTop = log.scrollHeight;
+  gauge();
 }
 
+/** Shows how much of the context the chat fills. */
+function gauge() {
+  const most = known.find((one) => one.id === at("model").value)?.meta?.context;
+  const used = chat.messages.findLast((message) => message.stats)?.stats.context ?? 0;
+  at("context").textContent = most ? `${used} of ${most} tokens of context` : "";
+  at("filled").hidden = !most;
+  at("filled").value = most ? Math.min(used / most, 1) : 0;
+}
+
+/** Puts a message of the user back into the field, and removes what followed. */
 function edit(index) {
   if (running) return;
-  at("text").value = state.messages[index].content;
-  state.messages.length = index;
-  save();
+  const { content, files: attached = [] } = chat.messages[index];
+  at("text").value = content;
+  files = [...attached];
+  showFiles();
+  chat.messages.length = index;
+  if (index) keep(chat);
+  else forget(chat);
+  list();
   draw();
   at("text").focus();
 }
 
+/** Changes an answer in its place, for example so that the model continues another beginning. */
+function rewrite(article, message) {
+  if (running) return;
+  const field = node("textarea");
+  field.value = message.content;
+  field.rows = Math.min(20, message.content.split("\n").length + 2);
+  field.ariaLabel = "Text of the answer";
+  const save = guarded(() => {
+    Object.assign(message, { content: field.value, stats: undefined });
+    keep(chat);
+    draw();
+  });
+  const tools = node("div", button("Save", "Save the answer", save), button("Cancel", "Keep the answer", draw));
+  tools.className = "tools";
+  article.replaceChildren(field, tools);
+  field.focus();
+}
+
 function retry(index) {
   if (running) return;
-  state.messages.length = index;
+  chat.messages.length = index;
   answer();
 }
 
-function request() {
+// Requests and answers.
+
+function request(continues) {
   const system = at("system").value.trim();
-  const messages = state.messages.map(({ role, content }) => ({ role, content }));
-  const body = { model: at("model").value || undefined, stream: true, stream_options: { include_usage: true } };
+  const messages = chat.messages.map((message) => ({ role: message.role, content: contentOf(message) }));
+  const body = { model: at("model").value || undefined, stream: true, stream_options: { include_usage: true }, ...options() };
   body.messages = system ? [{ role: "system", content: system }, ...messages] : messages;
-  for (const name of SETTINGS.slice(1)) {
-    if (at(name).value !== "") body[name] = Number(at(name).value);
-  }
+  if (continues) body.continue_final_message = true;
   return body;
 }
 
@@ -172,70 +179,156 @@ async function* events(response) {
   }
 }
 
-async function answer() {
-  const body = request();
-  running = new AbortController();
-  const message = { role: "assistant", content: "", reasoning: "" };
-  const start = performance.now();
+/** Reads an answer to the end of the message, and returns the text of the status line. */
+async function receive(response, message) {
+  const start = running.start;
   let [first, usage] = [0, null];
-  at("stop").disabled = false;
+  for await (const event of events(response)) {
+    if (event.error) throw new Error(event.error.message);
+    usage = event.usage ?? usage;
+    const delta = event.choices[0]?.delta ?? {};
+    if (!delta.content && !delta.reasoning_content) continue;
+    first ||= performance.now();
+    message.content += delta.content ?? "";
+    message.reasoning += delta.reasoning_content ?? "";
+    grow();
+  }
+  const seconds = (performance.now() - first) / 1000;
+  if (!usage) throw new Error("the connection closed before the answer ended");
+  const { prompt_tokens: prompt, completion_tokens: tokens } = usage;
+  const rate = tokens > 1 ? (tokens - 1) / seconds : 0;
+  message.stats = { tokens, rate, first: Math.round((first || performance.now()) - start), context: prompt + tokens };
+  return `${prompt} tokens in, ${tokens} out at ${rate ? rate.toFixed(1) : "–"}/s; the first after ${message.stats.first} ms`;
+}
+
+/** Asks for an answer, or for the rest of the last message. */
+async function answer(continued) {
+  const own = chat;
+  const message = continued ?? { role: "assistant", content: "", reasoning: "", model: at("model").value };
+  running = { chat: own, controller: new AbortController(), start: performance.now() };
+  at("stop-answer").disabled = false;
   at("send").disabled = true;
   tell("…");
   try {
     const response = await fetch("v1/chat/completions", {
       method: "POST",
       headers: { "Content-Type": "application/json", ...headers() },
-      body: JSON.stringify(body),
-      signal: running.signal,
+      body: JSON.stringify(request(continued)),
+      signal: running.controller.signal,
     });
     if (!response.ok) await fail(response);
-    state.messages.push(message);
+    message.reasoning ??= "";
+    if (!continued) own.messages.push(message);
     draw();
-    for await (const event of events(response)) {
-      if (event.error) throw new Error(event.error.message);
-      usage = event.usage ?? usage;
-      const delta = event.choices[0]?.delta ?? {};
-      if (!delta.content && !delta.reasoning_content) continue;
-      first ||= performance.now();
-      message.content += delta.content ?? "";
-      message.reasoning += delta.reasoning_content ?? "";
-      grow();
-    }
-    const seconds = (performance.now() - first) / 1000;
-    const { prompt_tokens: prompt, completion_tokens: count } = usage;
-    const rate = count > 1 ? ((count - 1) / seconds).toFixed(1) : "–";
-    tell(`${prompt} tokens in, ${count} out at ${rate}/s; the first after ${Math.round(first - start)} ms`);
+    tell(await receive(response, message));
   } catch (error) {
     if (error.name === "AbortError") tell("stopped");
     else tell(error.message, true);
   } finally {
     running = null;
-    at("stop").disabled = true;
+    at("stop-answer").disabled = true;
     at("send").disabled = false;
-    save();
+    if (chats.has(own.id)) guarded(() => keep(own))();
+    list();
     draw();
-    at("text").focus();
+    if (!document.activeElement || document.activeElement === document.body) at("text").focus();
   }
+  if (!known.find((one) => one.id === at("model").value)?.meta) showModels();
 }
 
-function send() {
+const send = guarded(() => {
   const text = at("text").value.trim();
-  if (running || !text) return;
+  if (running || !(text || files.length)) return;
+  options();
+  chat.messages.push({ role: "user", content: text, files });
+  try {
+    keep(chat);
+  } catch (error) {
+    // The text stays in its field.
+    chat.messages.pop();
+    throw error;
+  }
   at("text").value = "";
-  state.messages.push({ role: "user", content: text });
-  save();
-  draw();
+  files = [];
+  showFiles();
+  open(chat);
   answer();
+});
+
+// Text files.
+
+function showFiles() {
+  const remove = (file) => () => {
+    files = files.filter((other) => other !== file);
+    showFiles();
+  };
+  at("files").replaceChildren(...files.map((file) => button(`${file.name} ×`, `Remove ${file.name}`, remove(file))));
+}
+
+const attach = guarded(async (list) => {
+  for (const file of list) {
+    if (file.size > LARGEST) throw new Error(`${file.name} is larger than 1 MiB`);
+    const text = await file.text();
+    if (text.includes("\0") || text.includes("\uFFFD")) throw new Error(`${file.name} is not a text file`);
+    files.push({ name: file.name, text });
+  }
+  showFiles();
+});
+
+// The list of chats.
+
+function open(next) {
+  chat = next;
+  kept.current = chat.id;
+  saveSettings();
+  list();
+  draw();
+}
+
+function list() {
+  const items = found(at("search").value).map((one) => {
+    const opening = button(one.title || "Chat", `Open the chat ${one.title}`, () => {
+      tell("");
+      showSide(false);
+      open(one);
+    });
+    if (one.id === chat.id) opening.setAttribute("aria-current", "true");
+    const removing = button("×", `Delete the chat ${one.title}`, () => {
+      if (!confirm(`Delete the chat “${one.title}”?`)) return;
+      if (running?.chat === one) running.controller.abort();
+      forget(one);
+      if (one === chat) open(newChat());
+      else list();
+    });
+    return node("li", opening, removing);
+  });
+  at("chats").replaceChildren(...items);
+}
+
+function showSide(isShown) {
+  at("list").ariaExpanded = String(isShown);
+  at("side").classList.toggle("shown", isShown);
+}
+
+function download(name, text, kind) {
+  const link = node("a");
+  link.href = URL.createObjectURL(new Blob([text], { type: kind }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60000);
 }
 
 // Models, speed and colours.
 
-async function models() {
-  const response = await fetch("v1/models", { headers: headers() });
-  if (!response.ok) await fail(response);
-  const names = (await response.json()).data.filter((model) => !model.meta?.embeds).map((model) => model.id);
-  at("model").replaceChildren(...names.map((name) => new Option(name)));
-}
+const showModels = guarded(async () => {
+  const before = at("model").value;
+  known = await models();
+  at("model").replaceChildren(...known.map((model) => new Option(model.id)));
+  if (known.some((model) => model.id === before)) at("model").value = before;
+  if (!chat.messages.length) draw();
+  gauge();
+  if (at("model").value) await showSamplers(at("model").value);
+});
 
 const SAMPLES = 60;
 const rates = [];
@@ -254,7 +347,10 @@ async function measure() {
   const response = await fetch("metrics", { headers: headers() });
   if (!response.ok) return;
   const text = await response.text();
-  const read = (name) => Number(new RegExp(`^tracewright_${name} (.*)$`, "m").exec(text)?.[1] ?? 0);
+  const read = (name) => {
+    const lines = text.matchAll(new RegExp(`^tracewright_${name}(?:\\{[^}]*\\})? (.*)$`, "gm"));
+    return [...lines].reduce((sum, [, number]) => sum + Number(number), 0);
+  };
   const now = { at: performance.now(), tokens: read("generated_tokens_total") };
   const [open, slots] = [read("answers_open"), read("slots")];
   at("slots").textContent = `${Math.min(open, slots)} of ${slots} slots in use, ${Math.max(open - slots, 0)} waiting`;
@@ -268,9 +364,11 @@ async function measure() {
 }
 
 function paint() {
-  document.documentElement.classList.toggle("dark", state.dark);
-  at("theme").ariaPressed = String(state.dark);
+  document.documentElement.classList.toggle("dark", kept.dark);
+  at("theme").ariaPressed = String(kept.dark);
 }
+
+const stop = () => running?.controller.abort();
 
 at("form").addEventListener("submit", (event) => {
   event.preventDefault();
@@ -283,27 +381,79 @@ at("text").addEventListener("keydown", (event) => {
   }
 });
 addEventListener("keydown", (event) => {
-  if (event.key === "Escape") running?.abort();
+  if (event.key === "Escape") stop();
 });
-at("stop").addEventListener("click", () => running?.abort());
+at("stop-answer").addEventListener("click", stop);
 at("new").addEventListener("click", () => {
-  running?.abort();
-  state.messages = [];
-  save();
-  draw();
   tell("");
+  showSide(false);
+  open(newChat());
   at("text").focus();
 });
 at("theme").addEventListener("click", () => {
-  state.dark = !state.dark;
+  kept.dark = !kept.dark;
   paint();
-  save();
+  saveSettings();
 });
-at("settings").addEventListener("change", save);
-at("key").addEventListener("change", () => models().catch((error) => tell(error.message, true)));
+at("list").addEventListener("click", () => showSide(!at("side").classList.contains("shown")));
+at("search").addEventListener("input", list);
+at("export").addEventListener("click", () => {
+  const name = chat.title.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "") || "chat";
+  download(`${name}.md`, exported(chat), "text/markdown");
+});
+at("export-all").addEventListener("click", () => {
+  download("tracewright-chats.json", JSON.stringify({ chats: [...chats.values()] }, null, 1), "application/json");
+});
+at("import").addEventListener("click", () => at("imported").click());
+at("imported").addEventListener("change", guarded(async () => {
+  const [file] = at("imported").files;
+  if (!file) return;
+  const text = await file.text();
+  at("imported").value = "";
+  tell(`${imported(text)} chats imported`);
+  list();
+}));
+at("attach").addEventListener("click", () => at("attached").click());
+at("attached").addEventListener("change", async () => {
+  await attach([...at("attached").files]);
+  at("attached").value = "";
+});
+at("form").addEventListener("dragover", (event) => event.preventDefault());
+at("form").addEventListener("drop", (event) => {
+  event.preventDefault();
+  attach([...event.dataTransfer.files]);
+});
+at("text").addEventListener("paste", (event) => {
+  if (!event.clipboardData.files.length) return;
+  event.preventDefault();
+  attach([...event.clipboardData.files]);
+});
+at("settings").addEventListener("change", saveSettings);
+at("key").addEventListener("change", showModels);
+at("model").addEventListener("change", () => {
+  if (!chat.messages.length) draw();
+  gauge();
+  guarded(showSamplers)(at("model").value);
+});
 
-load();
+const earlier = loadSettings();
+loadChats();
+if (earlier.length) {
+  chat = newChat(earlier);
+  keep(chat);
+  saveSettings();
+} else {
+  chat = chats.get(kept.current) ?? chat;
+}
+watchChats(() => {
+  // The stored copy lacks the answer that arrives.
+  if (running && chats.has(running.chat.id)) chats.set(running.chat.id, running.chat);
+  if (running?.chat !== chat) chat = chats.get(chat.id) ?? chat;
+  list();
+  if (!running) draw();
+});
 paint();
+list();
 draw();
-models().catch((error) => tell(error.message, true));
+showModels();
 setInterval(() => document.hidden || measure().catch(() => {}), 2000);

@@ -7,10 +7,13 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 
 /// The files of the chat page, each with a path, a media type and the content.
-const FILES: [(&str, &str, &str); 3] = [
+const FILES: [(&str, &str, &str); 6] = [
     ("/", "text/html; charset=utf-8", include_str!("../page/index.html")),
     ("/page.css", "text/css; charset=utf-8", include_str!("../page/page.css")),
     ("/page.js", "text/javascript; charset=utf-8", include_str!("../page/page.js")),
+    ("/chats.js", "text/javascript; charset=utf-8", include_str!("../page/chats.js")),
+    ("/markdown.js", "text/javascript; charset=utf-8", include_str!("../page/markdown.js")),
+    ("/settings.js", "text/javascript; charset=utf-8", include_str!("../page/settings.js")),
 ];
 
 /// The content security policy of the chat page. The policy allows the browser to load only files

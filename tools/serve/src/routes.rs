@@ -272,6 +272,11 @@ fn described(app: &App, listed: &ListedModel) -> Value {
             "slots": info.slots,
             "embeds": loaded.embeds(),
         });
+        if let Some(build) = &info.build {
+            let formats = build.formats();
+            model["meta"]["size"] = json!(formats.iter().map(|(_, bytes)| bytes).sum::<usize>());
+            model["meta"]["formats"] = formats.into_iter().map(|(format, _)| format).collect();
+        }
     }
     model
 }

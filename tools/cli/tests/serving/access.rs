@@ -226,8 +226,10 @@ fn the_page_is_in_the_program() {
             && head.contains("content-security-policy: default-src 'none'"),
         "{head}"
     );
-    for (path, kind) in [("page.css", "text/css"), ("page.js", "text/javascript")] {
-        assert!(page.body.contains(path));
+    let scripts = ["page.js", "chats.js", "markdown.js", "settings.js"].map(|path| (path, "text/javascript"));
+    let named = page.body.clone() + &DEMO.get("/page.js").body;
+    for (path, kind) in [("page.css", "text/css")].into_iter().chain(scripts) {
+        assert!(named.contains(path));
         let file = DEMO.get(&format!("/{path}"));
         assert!(file.status == 200 && file.head.contains(kind), "{file:?}");
         // Nothing comes from the network, and no text becomes HTML.
