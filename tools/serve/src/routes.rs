@@ -108,6 +108,7 @@ fn endpoints() -> Vec<Endpoint> {
             fields(&messages::MESSAGES),
         ),
         of("/tokenize", "Print the tokens of a text", post(tokens::tokenize), fields(&tokens::TOKENIZE)),
+        of("/tokenizer_info", "Report the special tokens, as vLLM does", get(tokens::info), vec![]),
         of("/detokenize", "Print the text of tokens", post(tokens::detokenize), fields(&tokens::DETOKENIZE)),
         of(
             "/apply-template",

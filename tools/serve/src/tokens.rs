@@ -1,10 +1,11 @@
-//! Implements `POST /tokenize` and `POST /detokenize`, with the fields of llama.cpp and of vLLM.
+//! Implements `POST /tokenize` and `POST /detokenize`, with the fields of llama.cpp and of vLLM, and vLLM's
+//! `GET /tokenizer_info`.
 
 use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{Query, State};
 use axum::http::HeaderMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -15,6 +16,8 @@ use crate::body::{fields, schema, shown};
 use crate::completions::token_ids;
 use crate::failure::Failure;
 use crate::interface::{Interface, OF_TOKENIZE};
+use crate::models::Loaded;
+use crate::props::Asked;
 
 pub static TOKENIZE: Interface = Interface::new(|| vec![schema::<TokenizeFields>()], &[OF_TOKENIZE]);
 pub static DETOKENIZE: Interface = Interface::new(|| vec![schema::<DetokenizeFields>()], &[]);
@@ -81,4 +84,20 @@ pub async fn detokenize(
         })
         .await?;
     Ok(Json(json!({ "content": text, "prompt": text })))
+}
+
+/// Answers `GET /tokenizer_info` with the special tokens of a model, from which lm-eval begins and ends texts.
+pub async fn info(State(app): State<Arc<App>>, Query(asked): Query<Asked>) -> Result<Json<Value>, Failure> {
+    let loaded = app.models.get(asked.model.as_deref()).await?;
+    let tokenizer = loaded.tokenizer()?;
+    // The token that begins every text is the first token of the empty text, unless it only ends texts.
+    let begin = tokenizer.encode("")?.first().copied();
+    let of_text = tokenizer.encode("a")?;
+    let begin = begin.filter(|token| of_text.first() == Some(token));
+    let text = |token: u32, loaded: &Loaded| String::from_utf8_lossy(loaded.piece(token)).into_owned();
+    Ok(Json(json!({
+        "bos_token": begin.map(|token| text(token, &loaded)),
+        "eos_token": loaded.model.stop_tokens().first().map(|&token| text(token, &loaded)),
+        "model_max_length": loaded.model.info().context,
+    })))
 }

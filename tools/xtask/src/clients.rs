@@ -14,6 +14,12 @@ use crate::step::{starts, step};
 const NPM: [&str; 4] =
     ["openai@7.59.0", "@sparticuz/chromium@147.0.0", "puppeteer-core@24.43.1", "axe-core@4.14.1"];
 
+/// lm-eval, which only the long form of the tests runs.
+pub fn install_lm_eval(root: &Path) -> Result<(), Error> {
+    let (folder, pins) = (root.join(".tracewright/lm-eval"), root.join("tests/oracle/lm-eval.txt"));
+    python::install(&folder, &pins, "150 MB").map(drop)
+}
+
 /// Python packages, and npm packages if node exists.
 pub fn install(root: &Path) -> Result<(), Error> {
     let (folder, pins) = (root.join(".tracewright/clients"), root.join("tests/oracle/clients.txt"));

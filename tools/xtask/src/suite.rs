@@ -103,6 +103,9 @@ impl Peers {
             }
         }
         found("clients of `serve`", clients::install(root));
+        if long {
+            found("lm-eval", clients::install_lm_eval(root));
+        }
         let has_plugin = found("XLA from Rust", xla_cpu(root).map(drop));
         let has_jax = found("XLA", jax(root).map(drop));
         Ok(Self { driver, has_plugin, has_jax, left_out })

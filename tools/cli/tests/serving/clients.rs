@@ -17,10 +17,11 @@ static BOTH: LazyLock<Serving> = LazyLock::new(|| {
     Serving::until_the_end(&[text(&demo()), &embedder, &reranker, &listener])
 });
 
-/// The Python packages, if they are installed.
-fn packages() -> Option<PathBuf> {
-    let lib = fs::read_dir(root().join(".tracewright/clients/lib")).into_iter().flatten().flatten();
-    lib.map(|python| python.path().join("site-packages")).find(|path| path.join("openai").is_dir())
+/// The Python packages of a folder, if one of them is installed.
+fn packages(folder: &str, package: &str) -> Option<PathBuf> {
+    let lib = root().join(".tracewright").join(folder).join("lib");
+    let lib = fs::read_dir(lib).into_iter().flatten().flatten();
+    lib.map(|python| python.path().join("site-packages")).find(|path| path.join(package).is_dir())
 }
 
 #[track_caller]
@@ -30,7 +31,7 @@ fn python(client: &str) {
 
 #[track_caller]
 fn python_on(client: &str, serving: &Serving) {
-    let Some(packages) = packages() else {
+    let Some(packages) = packages("clients", "openai") else {
         eprintln!("clients are left out: `cargo xtask setup --clients` installs them");
         return;
     };
@@ -92,6 +93,23 @@ fn ollama() {
     let embedder = format!("embedder={}", text(&fixture("embeddinggemma")));
     // It unloads a model.
     python_on("ollama", &Serving::of(&[text(&demo()), &embedder]));
+}
+
+/// lm-eval finds the scores on a real model that it finds with transformers, which the golden contains.
+#[test]
+fn lm_eval_scores_as_with_transformers() {
+    if !is_long() {
+        return;
+    }
+    let packages = packages("lm-eval", "lm_eval").expect("`cargo xtask test --long` installs lm-eval");
+    let model = smollm2().expect("`cargo xtask setup` installs SmolLM2 for the long form");
+    let sizes = ["--dtype", "f32", "--quant", "none", "--context", "64", "--chunk", "16"];
+    let serving = Serving::of_sizes(&[text(&model)], &sizes);
+    let mut command = Command::new("python3");
+    command.arg(root().join("tests/oracle/lm_eval_task.py")).env("PYTHONPATH", packages).env("NO_PROXY", "*");
+    command.args(["--url", &format!("http://127.0.0.1:{}/v1/completions", serving.port), "--golden"]);
+    let out = succeed(command.arg(root().join("tools/cli/tests/goldens/lm_eval.json"))).out;
+    assert!(out.contains("acc 0.85"), "{out}");
 }
 
 /// The folder of npm's packages, if `node` exists and the package is installed.

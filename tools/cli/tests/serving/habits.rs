@@ -281,6 +281,42 @@ fn a_cut_answer_ends_with_an_error() {
     assert_eq!(serving.end(), Some(0));
 }
 
+/// lm-eval's requests: a look at the tokenizer, and then several prompts as tokens with the probabilities of each.
+#[test]
+fn the_requests_of_lm_eval_are_answered() {
+    let info = DEMO.get("/tokenizer_info").json();
+    let tokens = |text: &str| -> Vec<u64> {
+        let body = json!({ "prompt": text, "add_special_tokens": false });
+        serde_json::from_value(DEMO.good("/tokenize", &body)["tokens"].clone()).unwrap()
+    };
+    // The text of the token that ends a text is this one token.
+    assert_eq!(tokens(info["eos_token"].as_str().unwrap()).len(), 1, "{info}");
+    let (context, prompts) =
+        (tokens("Once upon").len(), ["Once upon a time", "Once upon a hill there"].map(tokens));
+    let body = |prompts: &[Vec<u64>]| {
+        json!({
+            "model": "demo", "prompt": prompts, "temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo": true
+        })
+    };
+    // As lm-eval sums them: without the context, and without the generated token.
+    let sum = |choice: &Value| {
+        let numbers = choice["logprobs"]["token_logprobs"].as_array().unwrap();
+        numbers[context..numbers.len() - 1].iter().map(|one| one.as_f64().unwrap()).sum::<f64>()
+    };
+    let both = DEMO.good("/v1/completions", &body(&prompts));
+    assert_eq!(both["choices"].as_array().unwrap().len(), 2);
+    for (i, prompt) in prompts.iter().enumerate() {
+        let choice = &both["choices"][i];
+        assert_eq!(choice["index"], i);
+        assert_eq!(choice["logprobs"]["token_logprobs"].as_array().unwrap().len(), prompt.len() + 1);
+        let alone = DEMO.good("/v1/completions", &body(std::slice::from_ref(prompt)));
+        let (a, b) = (sum(choice), sum(&alone["choices"][0]));
+        assert!((a - b).abs() < 1e-6 && a < -0.01, "{a} {b}");
+    }
+    let decoded = DEMO.good("/detokenize", &json!({ "tokens": prompts[0] }));
+    assert_eq!(decoded["prompt"], "Once upon a time");
+}
+
 /// lm-eval asks for the probabilities of its prompts.
 #[test]
 fn a_prompt_is_echoed_with_its_probabilities() {
