@@ -1,6 +1,9 @@
 #include "shim.h"
 
 #include <string.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include "iree/async/frontier_tracker.h"
 #include "iree/async/util/proactor_pool.h"
@@ -100,6 +103,12 @@ static const tw_cpu_feature_t tw_cpu_feature_table[] = {
 #include "iree/schemas/cpu_feature_bits.inl"
 #undef IREE_CPU_FEATURE_BIT
 };
+
+void tw_give_back_memory(void) {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+}
 
 size_t tw_cpu_features(char* text, size_t capacity) {
   iree_cpu_initialize(tw_host());

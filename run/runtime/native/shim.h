@@ -28,6 +28,9 @@ void tw_status_take(tw_status_t* status, uint32_t* code, char* text, size_t capa
 // names, as far as it fits; returns the length of the whole.
 size_t tw_cpu_features(char* text, size_t capacity);
 
+// Gives memory that the process has freed back to the operating system, where the C library offers it.
+void tw_give_back_memory(void);
+
 // Drivers of devices other than the processor; those that were built in.
 typedef enum { TW_VULKAN = 1, TW_CUDA } tw_driver_t;
 

@@ -71,6 +71,7 @@ unsafe extern "C" {
         length: *mut usize,
     );
     fn tw_cpu_features(text: *mut c_char, capacity: usize) -> usize;
+    fn tw_give_back_memory();
 
     fn tw_driver_devices(driver: u32, device: TakeDevice, to: *mut c_void) -> *mut RawStatus;
     fn tw_driver_open(driver: u32, ordinal: usize, out: *mut *mut RawRuntime) -> *mut RawStatus;
@@ -225,6 +226,13 @@ pub(crate) fn cpu_features() -> Vec<(String, bool)> {
     let text = String::from_utf8_lossy(&text);
     let words = text.split(',').filter_map(|word| word.split_at_checked(1));
     words.map(|(sign, name)| (name.to_owned(), sign == "+")).collect()
+}
+
+/// Gives memory that the process has freed back to the operating system. glibc would keep most of it, because blocks that
+/// are still in use lie above it. With other C libraries, the function does nothing.
+pub fn give_back_memory() {
+    // SAFETY: the function has no preconditions, and locks the allocator against other threads.
+    unsafe { tw_give_back_memory() }
 }
 
 /// Name, path, and the driver's description.

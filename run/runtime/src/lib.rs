@@ -62,6 +62,7 @@ pub use cpu::{host_cpu_features, missing_cpu_features};
 pub use device::{Device, Runtime, Transfers};
 pub use driver::{DeviceInfo, device, devices};
 pub use error::{RuntimeError, Status, StatusCode};
+pub use ffi::give_back_memory;
 pub use files::ModuleCache;
 pub use parameters::{PARAMETER_ALIGNMENT, ParameterData, Parameters, SharedBytes};
 pub use profile::Executed;

@@ -46,6 +46,11 @@ pub fn smollm2() -> Option<PathBuf> {
     pythons.map(|python| python.path().join(file)).find(|path| path.exists())
 }
 
+/// The real model of 270 M parameters, whose parts `cargo xtask setup` joins.
+pub fn gemma3() -> Option<PathBuf> {
+    Some(root().join(".tracewright/gemma3/gemma-3-270m-q4_k_m.gguf")).filter(|path| path.exists())
+}
+
 /// A program inside the Python packages that `cargo xtask setup` installs.
 pub fn in_packages(program: &str) -> PathBuf {
     let lib = root().join(".tracewright/venv/lib");

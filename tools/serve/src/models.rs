@@ -10,6 +10,7 @@ use errors::{escaped, shortened};
 use generate::{GenerationDefaults, Tokenizer};
 use tokio::runtime::Handle;
 use tracewright::model::NamedAdapter;
+use tracewright::runtime::give_back_memory;
 use tracewright::{GenerateOptions, Model, ModelError};
 
 use crate::ServeError;
@@ -82,6 +83,7 @@ impl Drop for Loaded {
                 // Ends with an error, because nothing is sent.
                 let _ = model_is_dropped.recv();
                 drop(model);
+                give_back_memory();
                 drop(memory);
             });
         }
@@ -518,6 +520,8 @@ impl Entry {
         let open = move || -> Result<Model, Box<dyn Error + Send + Sync>> {
             let model = (opening.open)()?;
             opening.restore_adapters(&model)?;
+            // A conversion of weights needs more memory than the model.
+            give_back_memory();
             Ok(model)
         };
         let opened = tokio::task::spawn_blocking(open).await;
