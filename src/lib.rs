@@ -44,6 +44,7 @@ pub use dsl::{Axis, Bf16, CausalLm, EntryPoint, F16, F32, Float, I32, Tensor, Tr
 pub mod export;
 #[cfg(feature = "iree")]
 pub mod model;
+mod named_adapter;
 pub mod output_guard;
 pub mod tuning;
 #[cfg(feature = "iree")]
@@ -54,6 +55,7 @@ pub use bake::random;
 pub use generate::{Follow, GenerateOptions, Sampling};
 #[cfg(feature = "iree")]
 pub use model::{Model, ModelError, OpenOptions, assistant, system, user};
+pub use named_adapter::NamedAdapter;
 pub use ops::{Array, ArrayError, Number};
 pub use program::{
     AdapterError, AdapterRoom, NumericOptions, Plan, PlanError, footprint, numeric, partition, quant_map,

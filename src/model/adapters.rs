@@ -6,9 +6,9 @@ use irpa::ModelFiles;
 use models::{LoraMatrices, Opened};
 use program::AdapterRoom;
 
-use super::named_adapter::NamedAdapter;
 use super::source::Source;
 use super::{ModelError, OpenOptions};
+use crate::named_adapter::NamedAdapter;
 
 /// The rank for which a model with room for other adapters is compiled, unless an option sets another.
 const RANK: usize = 16;

@@ -7,7 +7,7 @@ use super::ModelError;
 use super::adapters::{Adapters, LoadedAdapter};
 use super::handle::{Inner, Model};
 use super::jobs::Job;
-use super::named_adapter::NamedAdapter;
+use crate::named_adapter::NamedAdapter;
 
 impl Inner {
     fn adapters(&self) -> Result<&Adapters, ModelError> {

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
-use tracewright::model::NamedAdapter;
+use tracewright::NamedAdapter;
 
 use crate::arguments::{RunArguments, batch};
 use crate::sampling::SamplingArguments;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 /// An adapter that requests choose by its name.
 ///
 /// ```
-/// use tracewright::model::NamedAdapter;
+/// use tracewright::NamedAdapter;
 ///
 /// let adapter: NamedAdapter = "sql=adapters/sql".parse()?;
 /// assert_eq!((adapter.name.as_str(), adapter.path.to_str()), ("sql", Some("adapters/sql")));
