@@ -1,6 +1,5 @@
 //! Matmuls of integer activations with weights in the formats that have groups, with a scale per group.
 
-use std::iter::repeat;
 use std::ops::Range;
 
 use ops::format::{ActivationBits, GROUP, Groups, Integers, PANEL};
@@ -139,13 +138,13 @@ impl Matmul<'_> {
         let each = scales_of_32(self.groups());
         let place = |panel: usize, group: Value<'k>| (group + panel * groups) * (each * PANEL);
         // Scales that share work are unpacked for all groups at once. Registers then stay free.
-        for (ready, (panel, &weights)) in
-            ready.into_iter().flat_map(|ready| repeat(ready).zip(weights.iter().enumerate()))
-        {
-            let scales = self.scales().of_chunk(code, weights, start);
-            for group in 0..groups {
-                for (which, numbers) in scales(group).all().enumerate() {
-                    ready.store(place(panel, code.index(group)) + which * PANEL, numbers);
+        if let Some(ready) = ready {
+            for (panel, &weights) in weights.iter().enumerate() {
+                let scales = self.scales().of_chunk(code, weights, start);
+                for group in 0..groups {
+                    for (which, numbers) in scales(group).all().enumerate() {
+                        ready.store(place(panel, code.index(group)) + which * PANEL, numbers);
+                    }
                 }
             }
         }
