@@ -76,10 +76,8 @@ fn read_vision(keys: &Keys, text: &LlamaConfig) -> Option<Vision> {
     let image_token = image_token.unwrap_or(262_144);
     let text = Connection { features: text.hidden_size, image_token, element: text.element };
     let vision = vision::read(&inner, VisionFamily::Gemma3, &SIGLIP, &text);
-    let (most, squares) = (128, vectors.isqrt().max(1));
-    if !(1..=most).contains(&vision.side) {
-        inner.refuse("image_size", vision.image_size, format!("1 to {most} patches on a side"));
-    }
+    let squares = vectors.isqrt().max(1);
+    vision::check_side(&inner, &vision);
     if squares * squares != vectors || !vision.side.is_multiple_of(squares) {
         let expected = format!("the square of a divisor of the {} patches on a side", vision.side);
         keys.refuse("mm_tokens_per_image", vectors, expected);

@@ -12,7 +12,7 @@ use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, LlamaConfig, read_t
 use crate::family::{Family, SEEING_IGNORABLE, SEEING_PREFIXES};
 use crate::llama::{self, Layer, Mlp};
 use crate::sentence::KEYS;
-use crate::vision::{self, Connection, TowerDefaults, Vision, VisionFamily, check_squares};
+use crate::vision::{self, Connection, TowerDefaults, Vision, VisionFamily, check_layer, check_squares};
 use crate::{qwen2, qwen3};
 
 /// The text network, from token ids to logits.
@@ -221,9 +221,7 @@ fn read_vision(keys: &Keys, text: &LlamaConfig) -> Option<Vision> {
     let ratio = keys.number_or("downsample_ratio", 0.5);
     keys.one_of("projector_hidden_act", &["gelu"]);
     keys.one_of("vision_feature_select_strategy", &["default"]);
-    if let Some(found) = keys.get("vision_feature_layer").filter(|found| **found != -1) {
-        keys.refuse("vision_feature_layer", found, "-1, the last layer");
-    }
+    check_layer(keys);
     let inner = keys.object("vision_config")?;
     inner.ignore(FOR_TRAINING);
     inner.always("use_absolute_position_embeddings", true);

@@ -113,9 +113,7 @@ pub(crate) fn read(keys: &Keys, text: &LlamaConfig) -> Option<Vision> {
     let projector_bias = keys.flag("multimodal_projector_bias", false);
     let scale_factor = keys.optional_count("spatial_merge_size").unwrap_or(2);
     keys.one_of("projector_hidden_act", &["gelu"]);
-    if let Some(found) = keys.get("vision_feature_layer").filter(|found| **found != -1) {
-        keys.refuse("vision_feature_layer", found, "-1, the last layer");
-    }
+    vision::check_layer(keys);
     let inner = keys.object("vision_config")?;
     let act = inner.optional_text("hidden_act");
     let gelu = act.as_deref().unwrap_or("gelu") == "gelu";
@@ -139,9 +137,8 @@ pub(crate) fn read(keys: &Keys, text: &LlamaConfig) -> Option<Vision> {
     if scale_factor > 16 {
         keys.refuse("spatial_merge_size", scale_factor, "at most 16");
     }
-    let most = 128;
-    if side > most {
-        inner.refuse("image_size", vision.image_size, format!("at most {most} patches on a side"));
+    if side > vision::MOST {
+        inner.refuse("image_size", vision.image_size, format!("at most {} patches on a side", vision::MOST));
     }
     let layer_norm_eps = text.rms_norm_eps;
     keys.close_ignoring(inner, IGNORED);

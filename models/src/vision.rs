@@ -331,12 +331,26 @@ fn square(inner: &Keys, key: &'static str, default: usize) -> usize {
     })
 }
 
+/// The most patches on a side.
+pub(crate) const MOST: usize = 128;
+
+/// Checks the number of patches on a side.
+pub(crate) fn check_side(inner: &Keys, vision: &Vision) {
+    if !(1..=MOST).contains(&vision.side) {
+        inner.refuse("image_size", vision.image_size, format!("1 to {MOST} patches on a side"));
+    }
+}
+
+/// Checks that the text network reads the vectors of the last layer.
+pub(crate) fn check_layer(keys: &Keys) {
+    if let Some(found) = keys.get("vision_feature_layer").filter(|found| **found != -1) {
+        keys.refuse("vision_feature_layer", found, "-1, the last layer");
+    }
+}
+
 /// Checks that a square of patches becomes one vector.
 pub(crate) fn check_squares(inner: &Keys, vision: &Vision, keys: (&Keys, &str, String)) {
-    let most = 128;
-    if !(1..=most).contains(&vision.side) {
-        inner.refuse("image_size", vision.image_size, format!("1 to {most} patches on a side"));
-    }
+    check_side(inner, vision);
     let (keys, key, found) = keys;
     if vision.scale_factor == 0 || !vision.side.is_multiple_of(vision.scale_factor) {
         keys.refuse(key, found, format!("a divisor of the {} patches on a side", vision.side));
