@@ -131,15 +131,9 @@ impl<'a, E: Executor> Batch<'a, E> {
     /// Removes what the free places of the batch have computed with an adapter, after its matrices have changed. No
     /// running sequence may have the adapter.
     pub fn forget_adapter(&mut self, adapter: u32) {
-        let free: Vec<usize> = self.free_places().collect();
-        let of_adapter = free.into_iter().filter(|&index| self.sequences.all[index].input.adapter == adapter);
-        of_adapter.collect::<Vec<_>>().into_iter().for_each(|index| self.sequences.truncate(index, 0));
-    }
-
-    /// The adapters of the sequences that the batch is generating.
-    pub fn adapters(&self) -> impl Iterator<Item = u32> {
-        let used = self.running.iter().zip(&self.sequences.all).filter(|(running, _)| running.is_some());
-        used.map(|(_, one)| one.input.adapter)
+        let has_it = |index: &usize| self.sequences.all[*index].input.adapter == adapter;
+        let free: Vec<usize> = self.free_places().filter(has_it).collect();
+        free.into_iter().for_each(|index| self.sequences.truncate(index, 0));
     }
 
     /// Removes the tokens from the free places of the batch.
