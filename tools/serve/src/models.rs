@@ -252,23 +252,19 @@ impl Models {
 
     /// Returns the model with this name, or the first model, and loads nothing.
     pub fn find(&self, name: Option<&str>) -> Result<ListedModel, Failure> {
-        match (self.entry(name), self.adapter(name)) {
-            (Err(_), Some((entry, adapter))) => Ok(entry.listed_adapter(&adapter)),
-            (entry, _) => Ok(entry?.listed()),
-        }
+        Ok(match self.named(name)? {
+            (entry, Some(adapter)) => entry.listed_adapter(&adapter),
+            (entry, None) => entry.listed(),
+        })
     }
 
     /// Returns the model with the name `name`, or the server's first model if `name` is `None`. A request for a model
     /// that is not loaded waits until it is.
     pub async fn get(&self, name: Option<&str>) -> Result<Arc<Loaded>, Failure> {
-        // After the list of models has changed, a model can have the name of an adapter.
-        match (self.entry(name), self.adapter(name)) {
-            (Err(_), Some((entry, adapter))) => {
-                let name = &adapter.name;
-                self.get_entry(entry).await?.with_adapter(name).map_err(|_| self.unknown(name))
-            }
-            (entry, _) => self.get_entry(entry?).await,
-        }
+        let (entry, adapter) = self.named(name)?;
+        let loaded = self.get_entry(entry).await?;
+        let Some(NamedAdapter { name, .. }) = adapter else { return Ok(loaded) };
+        loaded.with_adapter(&name).map_err(|_| self.unknown(&name))
     }
 
     async fn get_entry(&self, entry: Arc<Entry>) -> Result<Arc<Loaded>, Failure> {
@@ -332,11 +328,7 @@ impl Models {
 
     /// Sets the time after which the server unloads the model, until the next request; `None` for no end.
     pub fn keep(&self, name: Option<&str>, keep_alive: Option<Duration>) -> Result<(), Failure> {
-        let entry = match (self.entry(name), self.adapter(name)) {
-            (Err(_), Some((entry, _))) => entry,
-            (entry, _) => entry?,
-        };
-        *lock(&entry.keep_alive) = keep_alive;
+        *lock(&self.named(name)?.0.keep_alive) = keep_alive;
         Ok(())
     }
 
@@ -362,6 +354,14 @@ impl Models {
     }
 
     /// The adapter with this name, and its model.
+    /// The model with this name, or else the adapter and its model. After the list of models has changed, a model can
+    /// have the name of an adapter.
+    fn named(&self, name: Option<&str>) -> Result<(Arc<Entry>, Option<NamedAdapter>), Failure> {
+        self.entry(name).map(|entry| (entry, None)).or_else(|unknown| {
+            self.adapter(name).map(|(entry, adapter)| (entry, Some(adapter))).ok_or(unknown)
+        })
+    }
+
     fn adapter(&self, name: Option<&str>) -> Option<(Arc<Entry>, NamedAdapter)> {
         let of =
             |entry: &Arc<Entry>| lock(&entry.adapters).iter().find(|one| Some(&*one.name) == name).cloned();
