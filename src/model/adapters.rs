@@ -35,20 +35,23 @@ pub(super) struct Adapters {
     table: Mutex<AdapterTable>,
 }
 
+/// The places, and the matrices of the adapters in the options.
+pub(super) type ReadAdapters = (Arc<Adapters>, Vec<LoraMatrices>);
+
 #[derive(Default)]
 pub(super) struct AdapterTable {
     pub named: Vec<Arc<LoadedAdapter>>,
     /// For each place, the adapter that is or was there.
-    pub places: Vec<Weak<LoadedAdapter>>,
+    places: Vec<Weak<LoadedAdapter>>,
 }
 
 impl Adapters {
-    /// Reads the adapters of the options; `None` if requests cannot choose adapters.
+    /// Reads the adapters of the options, and returns their matrices; `None` if requests cannot choose adapters.
     pub fn read(
         files: &ModelFiles,
         source: &Source,
         options: &OpenOptions,
-    ) -> Result<Option<Arc<Self>>, ModelError> {
+    ) -> Result<Option<ReadAdapters>, ModelError> {
         let OpenOptions { lora_adapters, max_loras, max_lora_rank, .. } = options;
         if lora_adapters.is_empty() && max_loras.is_none() && max_lora_rank.is_none() {
             return Ok(None);
@@ -88,7 +91,7 @@ impl Adapters {
         let rank = max_lora_rank.or(has_room.then_some(RANK));
         let room = AdapterRoom::new(count, rank, &read);
         let (files, network) = (files.clone(), Opened::clone(network));
-        Ok(Some(Arc::new(Self { files, network, room, table: Mutex::default() })))
+        Ok(Some((Arc::new(Self { files, network, room, table: Mutex::default() }), read)))
     }
 
     pub fn table(&self) -> MutexGuard<'_, AdapterTable> {
@@ -97,13 +100,28 @@ impl Adapters {
 }
 
 impl AdapterTable {
-    pub fn find(&self, name: &str) -> Option<usize> {
+    fn find(&self, name: &str) -> Option<usize> {
         self.named.iter().position(|one| one.adapter.name == name)
     }
 
-    /// A free place, from 0.
-    pub fn place(&mut self, count: usize) -> Option<usize> {
+    pub fn index_of(&self, name: &str) -> Result<usize, ModelError> {
+        self.find(name).ok_or_else(|| {
+            let known = self.named.iter().map(|one| one.adapter.name.clone()).collect();
+            ModelError::UnknownAdapter { name: name.to_owned(), known }
+        })
+    }
+
+    pub fn check_new(&self, name: &str) -> Result<(), ModelError> {
+        self.find(name).map_or(Ok(()), |_| Err(ModelError::AdapterName { name: name.to_owned() }))
+    }
+
+    /// Gives an adapter a free place. While the result exists, no other adapter takes the place.
+    pub fn placed(&mut self, adapter: NamedAdapter, count: usize) -> Result<Arc<LoadedAdapter>, ModelError> {
         self.places.resize(count, Weak::new());
-        self.places.iter().position(|place| place.strong_count() == 0)
+        let free = self.places.iter().position(|place| place.strong_count() == 0);
+        let place = free.ok_or(ModelError::AdapterRoom { count })?;
+        let loaded = Arc::new(LoadedAdapter { adapter, index: place as u32 + 1 });
+        self.places[place] = Arc::downgrade(&loaded);
+        Ok(loaded)
     }
 }

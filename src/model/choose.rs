@@ -1,10 +1,11 @@
 //! Loads, chooses and unloads the adapters of an open model.
 
-use std::sync::Arc;
 use std::sync::mpsc::channel;
 
+use models::LoraMatrices;
+
 use super::ModelError;
-use super::adapters::{Adapters, LoadedAdapter};
+use super::adapters::Adapters;
 use super::handle::{Inner, Model};
 use super::jobs::Job;
 use crate::named_adapter::NamedAdapter;
@@ -19,26 +20,34 @@ impl Inner {
     pub(super) fn load_adapter(&self, adapter: NamedAdapter) -> Result<(), ModelError> {
         let all = self.adapters()?;
         let matrices = all.network.lora_matrices(&all.files, &adapter.path)?;
-        let count = all.room.count;
-        let loaded = {
-            let mut table = all.table();
-            if table.find(&adapter.name).is_some() {
-                return Err(ModelError::AdapterName { name: adapter.name });
-            }
-            let place = table.place(count).ok_or(ModelError::AdapterRoom { count })?;
-            let loaded = Arc::new(LoadedAdapter { adapter, index: place as u32 + 1 });
-            // Held, so that no other adapter takes the place.
-            table.places[place] = Arc::downgrade(&loaded);
-            loaded
-        };
+        self.place_adapters(vec![(adapter, matrices)])
+    }
+
+    /// Puts adapters in free places. All of them go to the device together.
+    pub(super) fn place_adapters(
+        &self,
+        adapters: Vec<(NamedAdapter, LoraMatrices)>,
+    ) -> Result<(), ModelError> {
+        if adapters.is_empty() {
+            return Ok(());
+        }
+        let all = self.adapters()?;
+        let (mut loaded, mut placed) = (Vec::new(), Vec::new());
+        let mut table = all.table();
+        for (adapter, matrices) in adapters {
+            table.check_new(&adapter.name)?;
+            let one = table.placed(adapter, all.room.count)?;
+            placed.push((one.index, matrices));
+            loaded.push(one);
+        }
+        // Requests need the table while the engine works.
+        drop(table);
         let (answer, adapted) = channel();
-        self.ask(Job::Adapt(loaded.index, Box::new(matrices), answer))?;
+        self.ask(Job::Adapt(placed, answer))?;
         adapted.recv().map_err(|_| ModelError::Gone)??;
         let mut table = all.table();
-        if table.find(&loaded.adapter.name).is_some() {
-            return Err(ModelError::AdapterName { name: loaded.adapter.name.clone() });
-        }
-        table.named.push(loaded);
+        loaded.iter().try_for_each(|one| table.check_new(&one.adapter.name))?;
+        table.named.extend(loaded);
         Ok(())
     }
 }
@@ -62,13 +71,8 @@ impl Model {
     /// ```
     pub fn with_adapter(&self, name: &str) -> Result<Self, ModelError> {
         let table = self.inner.adapters()?.table();
-        match table.find(name) {
-            Some(index) => Ok(Self { inner: self.inner.clone(), adapter: Some(table.named[index].clone()) }),
-            None => {
-                let known = table.named.iter().map(|one| one.adapter.name.clone()).collect();
-                Err(ModelError::UnknownAdapter { name: name.to_owned(), known })
-            }
-        }
+        let adapter = Some(table.named[table.index_of(name)?].clone());
+        Ok(Self { inner: self.inner.clone(), adapter })
     }
 
     /// Adds an adapter while the model runs. The model needs a free place for it, see [`OpenOptions::max_loras`](super::OpenOptions::max_loras).
@@ -79,10 +83,7 @@ impl Model {
     /// Removes an adapter. Its place is free after all requests that use it have ended.
     pub fn unload_adapter(&self, name: &str) -> Result<(), ModelError> {
         let mut table = self.inner.adapters()?.table();
-        let Some(index) = table.find(name) else {
-            let known = table.named.iter().map(|one| one.adapter.name.clone()).collect();
-            return Err(ModelError::UnknownAdapter { name: name.to_owned(), known });
-        };
+        let index = table.index_of(name)?;
         table.named.remove(index);
         Ok(())
     }

@@ -47,15 +47,15 @@ pub(super) struct DraftSource {
 /// Builds the network, tells the result, and processes jobs until all handles are dropped.
 pub(super) fn run(network: Unbuilt, tell: &Sender<Result<ModelInfo, ModelError>>, jobs: &Receiver<Job>) {
     let Unbuilt { files, source, tokenizer, options, adapters, draft } = network;
-    let slots = adapters.as_deref().map(|adapters| &adapters.room);
+    let room = adapters.as_deref().map(|adapters| &adapters.room);
     let plugins = StartedPlugins::default();
-    let built = Engine::build(&files, &source, &options, &plugins, slots);
+    let built = Engine::build(&files, &source, &options, &plugins, room);
     let built = built.and_then(|engine| Ok((engine, draft.map(|draft| draft.build(&plugins)).transpose()?)));
     let (engine, draft) = match built {
         Ok(built) => built,
         Err(error) => return drop(tell.send(Err(error))),
     };
-    let from = Origin { files: &files, source: &source, options: &options, plugins: &plugins, slots };
+    let from = Origin { files: &files, source: &source, options: &options, plugins: &plugins, room };
     match &engine {
         Engine::Embedding(model) => {
             let info = ModelInfo {
@@ -86,7 +86,8 @@ struct Origin<'a> {
     source: &'a Source,
     options: &'a OpenOptions,
     plugins: &'a StartedPlugins,
-    slots: Option<&'a AdapterRoom>,
+    /// For adapters.
+    room: Option<&'a AdapterRoom>,
 }
 
 /// Continues sequences with a network until all handles of the model are dropped.
@@ -160,14 +161,14 @@ impl<'a> Engine<'a> {
         source: &'a Source,
         options: &OpenOptions,
         plugins: &StartedPlugins,
-        slots: Option<&AdapterRoom>,
+        room: Option<&AdapterRoom>,
     ) -> Result<Self, ModelError> {
         let Ready { program, build } = match source {
             Source::Export(manifest, _) => open_export(files.path(), manifest, options)?,
             Source::Checkpoint(model) => match model.kind {
                 ModelKind::Embedding(_) => return Ok(Self::Embedding(model)),
                 ModelKind::Text | ModelKind::Tower(_) | ModelKind::Alignment | ModelKind::Speech(_) => {
-                    build_checkpoint(files, model, options, options.score, plugins, slots)?
+                    build_checkpoint(files, model, options, options.score, plugins, room)?
                 }
             },
         };
@@ -219,7 +220,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
     ) -> Self {
         let (running, waiting) = ((0..network.batch()).map(|_| None).collect(), VecDeque::new());
         let known = KnownTiles::default();
-        let adapters = vec![None; from.slots.map_or(0, |slots| slots.count)];
+        let adapters = vec![None; from.room.map_or(0, |room| room.count)];
         Self {
             from,
             build,
@@ -265,24 +266,28 @@ impl<'a, E: Executor> Sequences<'a, E> {
             Job::Save(tokens, answer) => drop(answer.send(self.save(&tokens))),
             Job::Load(saved, answer) => drop(answer.send(self.load(*saved))),
             Job::Embed(_, answer) => drop(answer.send(Err(generates_text(self.from.files.path())))),
-            Job::Adapt(index, matrices, answer) => drop(answer.send(self.adapt(index, *matrices))),
+            Job::Adapt(adapters, answer) => drop(answer.send(self.adapt(adapters))),
             Job::See(patches, answer) => drop(answer.send(self.see(&patches))),
             Job::Align(job, answer) => drop(answer.send(self.align(job))),
         }
     }
 
-    /// No sequence has the adapter with this index.
-    fn adapt(&mut self, index: u32, matrices: LoraMatrices) -> Result<(), ModelError> {
+    /// No sequence has an adapter with one of these indices.
+    fn adapt(&mut self, adapters: Vec<(u32, LoraMatrices)>) -> Result<(), ModelError> {
         let refuse = || generates_text(self.from.files.path());
-        let slots = self.from.slots.ok_or_else(refuse)?;
-        slots.check(&matrices, |name| self.network.has_low_rank(name))?;
-        let place = self.adapters.get_mut(index as usize - 1).ok_or_else(refuse)?;
-        *place = Some(matrices);
+        let room = self.from.room.ok_or_else(refuse)?;
+        adapters.iter().try_for_each(|(_, one)| room.check(one, |name| self.network.has_low_rank(name)))?;
+        let indices: Vec<u32> = adapters.iter().map(|(index, _)| *index).collect();
+        for (index, matrices) in adapters {
+            *self.adapters.get_mut(index as usize - 1).ok_or_else(refuse)? = Some(matrices);
+        }
         let all: Vec<_> = self.adapters.iter().map(Option::as_ref).collect();
-        let set = self.network.set_low_rank(|name, ty| slots.bytes(name, ty, &all));
-        self.batch.forget_adapter(index);
-        if set.is_err() {
-            self.adapters[index as usize - 1] = None;
+        let set = self.network.set_low_rank(|name, ty| room.bytes(name, ty, &all));
+        for index in indices {
+            self.batch.forget_adapter(index);
+            if set.is_err() {
+                self.adapters[index as usize - 1] = None;
+            }
         }
         Ok(set?)
     }
@@ -389,11 +394,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         let refuse = || reads_text(from.files.path());
         let Source::Checkpoint(model) = from.source else { return Err(refuse()) };
         let Some((vision, tower)) = model.vision.as_ref().zip(model.tower()) else { return Err(refuse()) };
-        let ready = match self.tower.take() {
-            Some(ready) => ready,
-            None => from.program(&tower, &from.options.of_tower(), false)?,
-        };
-        let ready = self.tower.insert(ready);
+        let build = || from.program(&tower, &from.options.of_tower(), false);
+        let ready = held_or(&mut self.tower, build)?;
         let vectors = self.known.get_or(patches, || tiles::see(&ready.program, vision, patches))?;
         Ok((vectors, vision.features))
     }
@@ -402,16 +404,13 @@ impl<'a, E: Executor> Sequences<'a, E> {
     fn align(&mut self, job: AlignJob) -> Result<Vec<f32>, ModelError> {
         let from = self.from;
         let AlignJob { heads, tokens, mel } = job;
-        let ready = match self.aligner.take() {
-            Some(ready) => ready,
-            None => {
-                let refuse = || generates_text(from.files.path());
-                let Source::Checkpoint(model) = from.source else { return Err(refuse()) };
-                let aligner = model.aligner(heads).ok_or_else(refuse)?;
-                from.program(&aligner, &from.options.of_aligner(), false)?
-            }
+        let build = || {
+            let refuse = || generates_text(from.files.path());
+            let Source::Checkpoint(model) = from.source else { return Err(refuse()) };
+            let aligner = model.aligner(heads).ok_or_else(refuse)?;
+            from.program(&aligner, &from.options.of_aligner(), false)
         };
-        let ready = self.aligner.insert(ready);
+        let ready = held_or(&mut self.aligner, build)?;
         if tokens.is_empty() { Ok(Vec::new()) } else { words::align(&ready.program, &tokens, &mel) }
     }
 
@@ -439,6 +438,18 @@ impl<'a, E: Executor> Sequences<'a, E> {
         self.scorer = Some(scorer);
         Ok(scored?)
     }
+}
+
+/// Returns the program that is held, or builds it first.
+fn held_or(
+    held: &mut Option<Ready>,
+    build: impl FnOnce() -> Result<Ready, ModelError>,
+) -> Result<&Ready, ModelError> {
+    let ready = match held.take() {
+        Some(ready) => ready,
+        None => build()?,
+    };
+    Ok(held.insert(ready))
 }
 
 impl Origin<'_> {
@@ -533,7 +544,7 @@ impl Embeddings<'_> {
                 Job::Save(_, answer) => drop(answer.send(Err(kind("save a text")))),
                 Job::Load(_, answer) => drop(answer.send(Err(kind("load a text")))),
                 Job::Embed(job, answer) => drop(answer.send(self.embed(job))),
-                Job::Adapt(_, _, answer) => drop(answer.send(Err(kind("choose adapters")))),
+                Job::Adapt(_, answer) => drop(answer.send(Err(kind("choose adapters")))),
                 Job::See(_, answer) => drop(answer.send(Err(kind("read images")))),
                 Job::Align(_, answer) => drop(answer.send(Err(kind("transcribe speech")))),
             }

@@ -19,8 +19,8 @@ pub(super) enum Job {
     Score(Vec<u32>, Sender<Result<Vec<Vec<f32>>, ModelError>>),
     Save(Vec<u32>, Sender<Result<SavedSequence, ModelError>>),
     Load(Box<SavedSequence>, Sender<Result<(), ModelError>>),
-    /// Puts an adapter in the place with the index, from 1.
-    Adapt(u32, Box<LoraMatrices>, Sender<Result<(), ModelError>>),
+    /// Puts each adapter in the place with its index, from 1.
+    Adapt(Vec<(u32, LoraMatrices)>, Sender<Result<(), ModelError>>),
     Embed(EmbedJob, Sender<Result<Embedded, ModelError>>),
     /// The patches of a tile of an image. The answer has the tile's vectors, and their width.
     See(Vec<f32>, Sender<Result<(Vec<f32>, usize), ModelError>>),

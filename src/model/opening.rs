@@ -13,7 +13,7 @@ use generate::{Chat, GenerateError, GenerateOptions, GenerationDefaults, SchemaN
 use hub::{Fetched, ModelName};
 use irpa::{HubFolder, ModelFiles};
 use models::fit::OpenWarning;
-use models::{Opened, SentenceConfig};
+use models::{LoraMatrices, Opened, SentenceConfig};
 use pixels::Pixels;
 
 use super::adapters::Adapters;
@@ -61,6 +61,8 @@ pub struct Opening {
     text: Arc<ModelText>,
     images: Option<ImageReader>,
     adapters: Option<Arc<Adapters>>,
+    /// The matrices of the adapters in the options.
+    matrices: Vec<LoraMatrices>,
     warnings: Vec<OpenWarning>,
 }
 
@@ -83,8 +85,9 @@ impl Opening {
         warnings.extend(text.warnings());
         let vision = source.vision();
         let images = vision.map(|vision| ImageReader::new(&files, vision));
-        let adapters = Adapters::read(&files, &source, &options)?;
-        Ok(Self { options, files, source, text, images, adapters, warnings })
+        let (adapters, matrices) = Adapters::read(&files, &source, &options)?.unzip();
+        let matrices = matrices.unwrap_or_default();
+        Ok(Self { options, files, source, text, images, adapters, matrices, warnings })
     }
 
     /// Returns the model's tokenizer, or `None` if the model has no tokenizer.
@@ -259,10 +262,10 @@ impl Opening {
     pub fn build(self) -> Result<Model, ModelError> {
         self.check_mtp()?;
         let draft = self.draft()?;
-        let Self { options, files, source, text, images, adapters, warnings } = self;
+        let Self { options, files, source, text, images, adapters, matrices, warnings } = self;
         let images = images.filter(|_| options.images);
         let tokenizer = text.tokenizer.clone();
-        let named = options.lora_adapters.clone();
+        let named = options.lora_adapters.clone().into_iter().zip(matrices).collect();
         let unbuilt = Unbuilt { files, source, tokenizer, options, adapters: adapters.clone(), draft };
         let (jobs, asked) = channel();
         let (tell, built) = channel();
@@ -274,7 +277,7 @@ impl Opening {
         let info = ModelInfo { warnings, ..info };
         let (jobs, engine) = (Mutex::new(Some(jobs)), Mutex::new(Some(engine)));
         let inner = Inner { text, info, images, adapters, jobs, engine };
-        named.into_iter().try_for_each(|adapter| inner.load_adapter(adapter))?;
+        inner.place_adapters(named)?;
         Ok(Model { inner: Arc::new(inner), adapter: None })
     }
 }

@@ -192,13 +192,13 @@ pub(super) fn build_checkpoint(
     options: &OpenOptions,
     score: bool,
     plugins: &StartedPlugins,
-    slots: Option<&AdapterRoom>,
+    room: Option<&AdapterRoom>,
 ) -> Result<Ready, ModelError> {
     if let Some(plugin) = &options.plugin {
         return build_in_xla(files, model, options, score, (plugin, plugins));
     }
     let target = options.chosen_target()?;
-    let plan = Plan { target, adapters: slots.cloned(), ..planned(model.clone(), options)? };
+    let plan = Plan { target, adapters: room.cloned(), ..planned(model.clone(), options)? };
     let tunings = options.tunings(&plan.target)?;
     let (tuning, damaged) = (tunings.of(&plan)?, tunings.damaged().to_vec());
     let plan = plan.tuned(tuning, options.chunk);

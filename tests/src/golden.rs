@@ -392,7 +392,7 @@ pub struct BuildOptions {
     /// Adapters that are added to the weights.
     pub adapters: Vec<LoraFile>,
     /// Adapters among which sequences choose.
-    pub slots: Option<AdapterRoom>,
+    pub room: Option<AdapterRoom>,
 }
 
 impl BuildOptions {
@@ -411,7 +411,7 @@ impl BuildOptions {
             device: Device::LocalSync,
             allowed_keys: golden.allowed_keys.clone(),
             adapters: Vec::new(),
-            slots: None,
+            room: None,
         }
     }
 }
@@ -435,7 +435,7 @@ fn recorded(
         rules: sizes.rules,
         weights: sizes.weights.clone(),
         kv: sizes.kv,
-        adapters: sizes.slots.clone(),
+        adapters: sizes.room.clone(),
         target: compiler()?.resolve(&sizes.target)?,
         ..plan
     };

@@ -88,7 +88,7 @@ fn options(element: ElementType, weights: Weights, chunk: usize, context: usize)
         device: Device::LocalSync,
         allowed_keys: Vec::new(),
         adapters: Vec::new(),
-        slots: None,
+        room: None,
     }
 }
 

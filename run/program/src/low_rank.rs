@@ -116,7 +116,7 @@ impl AdapterRoom {
             let own = self.sites(trace, function, &sites, &pooled);
             sites.push(own);
         }
-        let rewriting = Rewriting { trace, slots: self, sites: &sites, packs };
+        let rewriting = Rewriting { trace, room: self, sites: &sites, packs };
         let functions = trace.functions.iter().zip(&sites).map(|(function, own)| rewriting.of(function, own));
         let mut functions = functions.collect::<Result<Vec<_>, _>>()?;
         for id in &trace.entries {
@@ -294,7 +294,7 @@ fn pooled(trace: &Trace) -> BTreeSet<String> {
 /// Copies functions, and adds the changes of adapters.
 struct Rewriting<'t> {
     trace: &'t Trace,
-    slots: &'t AdapterRoom,
+    room: &'t AdapterRoom,
     sites: &'t [Vec<Site>],
     packs: bool,
 }
@@ -315,7 +315,7 @@ impl Rewriting<'_> {
         let mut matrices = BTreeMap::new();
         for site in sites {
             b.provenance = Provenance::new(&site.module, "program/src/low_rank.rs", line!());
-            let [of_a, of_b] = site.types(self.slots.count, self.packs);
+            let [of_a, of_b] = site.types(self.room.count, self.packs);
             let names = [A, B].map(|end| format!("{}{end}", site.module));
             let [name_a, name_b] = names;
             let both = [input(&mut b, name_a, of_a), input(&mut b, name_b, of_b)];
@@ -337,7 +337,7 @@ impl Rewriting<'_> {
             let own = weight_of(function, id).filter(|_| matches!(node.kind, NodeKind::Op(Op::Linear(_))));
             let site = own.and_then(|(weight, _)| sites.iter().find(|site| site.module == module(weight)));
             let change = site.map(|site| {
-                let of = (self.slots.count, self.packs);
+                let of = (self.room.count, self.packs);
                 site.change(&mut b, (operands[0], adapter), matrices[site.module.as_str()], of)
             });
             let (axes, element) = (node.axes.clone(), node.types.first().map(|ty| ty.element));

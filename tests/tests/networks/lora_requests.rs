@@ -38,10 +38,10 @@ fn matrices(golden: &Golden) -> Vec<LoraMatrices> {
 
 fn put<E: tracewright::generate::Executor>(
     network: &Network<E>,
-    slots: &AdapterRoom,
+    room: &AdapterRoom,
     adapters: &[Option<&LoraMatrices>],
 ) {
-    network.set_low_rank(|name, ty| slots.bytes(name, ty, adapters)).unwrap();
+    network.set_low_rank(|name, ty| room.bytes(name, ty, adapters)).unwrap();
 }
 
 fn options() -> TokenOptions {
@@ -80,12 +80,12 @@ fn judged<E: tracewright::generate::Executor>(network: &Network<E>) {
 fn each_adapter_gives_the_logits_of_peft_without_kernels() {
     let golden = golden("llama");
     let all = matrices(&golden);
-    let slots = AdapterRoom::new(4, None, &all);
+    let room = AdapterRoom::new(4, None, &all);
     let plain = Weights { kernels: false, ..Weights::default() };
     let sizes =
-        BuildOptions { slots: Some(slots.clone()), weights: plain, batch: 2, ..BuildOptions::of(&golden) };
+        BuildOptions { room: Some(room.clone()), weights: plain, batch: 2, ..BuildOptions::of(&golden) };
     evaluated(&golden.model, &sizes, STEPS, Ok, |network| {
-        put(network, &slots, &all.iter().map(Some).collect::<Vec<_>>());
+        put(network, &room, &all.iter().map(Some).collect::<Vec<_>>());
         judged(network);
         Ok(())
     })
@@ -129,10 +129,10 @@ fn built(sizes: BuildOptions, golden: &Golden) -> Subject {
 }
 
 fn compare_bits(sizes: impl Fn() -> BuildOptions, golden: &Golden, all: &[LoraMatrices]) -> Subject {
-    let slots = AdapterRoom::new(4, None, all);
+    let room = AdapterRoom::new(4, None, all);
     let base = built(sizes(), golden);
-    let subject = built(BuildOptions { slots: Some(slots.clone()), batch: 8, ..sizes() }, golden);
-    put(&subject.network, &slots, &all.iter().map(Some).collect::<Vec<_>>());
+    let subject = built(BuildOptions { room: Some(room.clone()), batch: 8, ..sizes() }, golden);
+    put(&subject.network, &room, &all.iter().map(Some).collect::<Vec<_>>());
     let prompts = sequences(golden);
     for (prompt, found) in prompts.iter().zip(together(&subject.network, &prompts)) {
         let tokens = prompt.tokens();
@@ -154,7 +154,7 @@ fn sequences_of_a_batch_choose_adapters() {
 }
 
 fn reuses_no_prefix_of_another_adapter(network: &Network, golden: &Golden, all: &[LoraMatrices]) {
-    let slots = AdapterRoom::new(4, None, all);
+    let room = AdapterRoom::new(4, None, all);
     let tokens = &golden.prompts[0].prompt_tokens;
     let mut batch = Batch::new(network).keep_prefixes();
     let generate = |batch: &mut Batch<'_>, adapter: u32| {
@@ -174,7 +174,7 @@ fn reuses_no_prefix_of_another_adapter(network: &Network, golden: &Golden, all: 
     }
     // Another adapter takes the place of adapter 1. The prefix of the old one gives other logits.
     let replaced = [&all[2], &all[1], &all[2], &all[3]].map(Some);
-    put(network, &slots, &replaced);
+    put(network, &room, &replaced);
     let expected = bits(&alone(network, tokens, 1));
     assert_ne!(bits(&generate(&mut batch, 1)), expected);
     batch.forget_adapter(1);

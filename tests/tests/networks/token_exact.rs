@@ -251,7 +251,7 @@ fn s2_a_checkpoint_of_another_type_is_converted_and_reported() {
             device: Device::LocalSync,
             allowed_keys: Vec::new(),
             adapters: Vec::new(),
-            slots: None,
+            room: None,
         },
         ALL,
         Ok,
